@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import shlex
 import signal
 import sys
@@ -25,6 +26,9 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     gc.set_threshold(100_000, 50, 100)
     process_settings.prepare_process()
     interrupts.handle_sigint()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as for some daemons
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot encode must not end a run
     try:

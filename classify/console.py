@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import unicodedata
@@ -22,6 +23,18 @@ def allow_progress(allowed: bool) -> None:
     """Allow progress bars in this process from here on, or none."""
     global _allowed
     _allowed = allowed
+
+
+def print_line(line: str, file: TextIO | None = None) -> None:
+    """Print a line to standard output, or `file`; a reader that has left, as `| head` does, must not end the work."""
+    stream = sys.stdout if file is None else file
+    try:
+        tqdm.write(line, file=stream)
+        stream.flush()
+    except BrokenPipeError:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is stream:
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
 
 
 class ProgressLines:
@@ -50,7 +63,7 @@ class ProgressLines:
         left = f"{(self._total - self._count) / rate:,.0f} s left" if rate else "time left unknown"
         parts = [f"{self._count:,} of {self._total:,} {self._unit}s", f"{rate:,.3g} {self._unit}s/s", left]
         # Standard output, unless it holds results: standard error is for errors only.
-        print(", ".join([*parts, *([self._postfix] if self._postfix else [])]), file=self._file, flush=True)
+        print_line(", ".join([*parts, *([self._postfix] if self._postfix else [])]), self._file)
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:
         """Set what the next line ends with."""

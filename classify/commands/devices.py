@@ -11,6 +11,8 @@ from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
 from classify.errors import ErrorList, InputError
 
+_PLANNED = "cuda"
+
 
 def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
@@ -19,8 +21,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--device",
         metavar="KIND",
-        default="cuda",
-        help="device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: %(default)s)",
+        help=f"device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: {_PLANNED})",
     )
     size = str(Recipe.batch_size)
     parser.add_argument("--batch-size", metavar="N", default=size, help="global batch size (default: %(default)s)")
@@ -36,12 +37,15 @@ def run(arguments: Sequence[str], program: str) -> int:
         nnodes = options.nnodes and flags.count(options.nnodes, "--nnodes")
     with faults.collect():
         counts = [flags.count(text, "--nproc-per-node") for text in texts]
+    planned = options.nnodes is not None or options.nproc_per_node is not None
+    with faults.collect():
+        if options.device is not None and not planned:
+            raise InputError(f"--device {options.device} is for a planned cluster; add --nnodes or --nproc-per-node.")
     with faults.collect():
         batch_size = flags.count(options.batch_size, "--batch-size")
     faults.raise_if_any()
     from classify.launch import describe
 
-    planned = options.nnodes is not None or options.nproc_per_node is not None
     if planned:
         machines = nnodes or len(counts)
         per_machine = counts * (machines if len(counts) == 1 else 1)
@@ -50,7 +54,7 @@ def run(arguments: Sequence[str], program: str) -> int:
                 f"--nproc-per-node {options.nproc_per_node} gives {len(counts)} counts, but --nnodes is {machines}; "
                 "give one count per machine."
             )
-        topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device)
+        topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device or _PLANNED)
     else:
         with TrainingConfig(use_cpu=options.cpu).start() as world:
             topology, plan = world.topology, world.plan

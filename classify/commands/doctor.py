@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from classify.config.parser import Parser, parse_training
-from classify.errors import escape_controls
+from classify.errors import ClassifyError, escape_controls
 
 _TEXTS = {
     "billing": ("the invoice is wrong", "I was charged twice", "refund my payment", "the price on my bill changed"),
     "login": ("I cannot log in", "the password reset fails", "my account is locked", "the code never arrives"),
 }
+_FAILED = "failed"
 _WORDS = ("today", "again", "please", "since monday", "on my phone")
 
 
@@ -29,7 +30,7 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Run the command; 1 where the self-check fails."""
+    """Run the command; 1 where the device or the self-check fails."""
     options = make_parser(program).parse(arguments)
     facts = describe()
     if not options.no_self_check:
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         width = max(map(len, facts))
         for name, value in facts.items():
             print(escape_controls(f"{name:{width}}  {value}"))
-    return int(str(facts.get("self-check", "")).startswith("failed"))
+    return int(any(str(facts.get(name, "")).startswith(_FAILED) for name in ("device", "self-check")))
 
 
 def describe() -> dict[str, Any]:
@@ -55,8 +56,11 @@ def describe() -> dict[str, Any]:
     from classify.modeling.precision import has_bf16_instructions
     from classify.versions import versions
 
-    with TrainingConfig().start() as world:
-        device = f"{world.describe()} ({world.plan.reason})"
+    try:
+        with TrainingConfig().start() as world:
+            device = f"{world.describe()} ({world.plan.reason})"
+    except ClassifyError as error:  # a launcher's variables, say, which are among these facts
+        device = f"{_FAILED}: {error}"
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
@@ -111,8 +115,8 @@ def _self_check() -> str:
                 best = classifier.probabilities([text for text, _ in rows]).argmax(axis=1)
                 right = sum(classifier.labels[number] == label for number, (_, label) in zip(best, rows, strict=True))
         except Exception as error:
-            return f"failed: {type(error).__name__}: {error}"
+            return f"{_FAILED}: {type(error).__name__}: {error}"
     seconds = time.perf_counter() - begin
     if right < 0.9 * len(rows):
-        return f"failed: {right} of {len(rows)} rows are right after training on them"
+        return f"{_FAILED}: {right} of {len(rows)} rows are right after training on them"
     return f"trained on {len(rows)} rows and predicted {right} of them correctly in {seconds:.1f} s"

@@ -7,6 +7,9 @@ import socket
 
 from classify.errors import DeviceError
 
+# Ports are below this number.
+_PORTS = 65_536
+
 
 def interface_towards(address: str) -> str | None:
     """Return the network interface that routes to `address`, or None if unknown.
@@ -33,12 +36,15 @@ def check_master_address(address: str, port: int, *, listens: bool) -> None:
 
     torch would retry for half an hour, or fail with a message about sockets.
     """
+    if not 0 < port < _PORTS:
+        raise DeviceError(f"MASTER_PORT={port}: expected a port from 1 to {_PORTS - 1}, the same for all processes.")
     try:
         socket.getaddrinfo(address, port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name with an empty or too long part
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DeviceError(
-            f"MASTER_ADDR={address} cannot be resolved on this machine ({error.strerror}); give the address of the "
-            "first machine as all others see it."
+            f"MASTER_ADDR={address} cannot be resolved on this machine ({reason}); give the address of the first "
+            "machine as all others see it."
         ) from None
     if not listens:
         return

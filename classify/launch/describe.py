@@ -75,6 +75,7 @@ def table(
 ) -> str:
     """Return a table with one line per process; `each_node` is --save-on-each-node."""
     world = len(topology)
+    share = batch_size / world
     header = (
         "machine",
         "rank",
@@ -98,7 +99,7 @@ def table(
                 str(entry["rank"]),
                 str(entry["local_rank"]),
                 device,
-                str(batch_size) if world == 1 else f"about {batch_size / world:.3g}",
+                str(batch_size) if world == 1 else f"about {share:,.0f}" if share >= 100 else f"about {share:.3g}",
                 f"{100 / world:.3g} %",
                 "random" if world == 1 else "distributed",
                 "yes" if writes else "no",

@@ -80,23 +80,31 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     """
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return _read_torch(environment, local_rank)
-    if local_rank >= 0 or "LOCAL_RANK" in environment:
+    if local_rank >= 0 or _local_rank(environment) >= 0:
         source = f"--local-rank {local_rank}" if local_rank >= 0 else f"LOCAL_RANK={environment['LOCAL_RANK']}"
         raise DeviceError(
             f"{source} means that a launcher started this process, but RANK and WORLD_SIZE are not set; "
             "start with torchrun or --nproc, or set it to -1."
         )
-    # Inside sbatch without srun there is one process; the job's number of tasks does not count.
-    if whole_number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1:
-        return _read_slurm(environment)
+    # Before srun's: under SLURM mpirun and mpiexec start a daemon on each machine with srun, whose variables their tasks
+    # inherit. srun itself sets PMI_SIZE to its number of tasks, if at all.
     if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
         return _read_open_mpi(environment)
-    if whole_number(environment, "PMI_SIZE", 1) > 1:
+    # Inside sbatch without srun there is one process; the job's number of tasks does not count.
+    tasks, pmi_tasks = (whole_number(environment, name, 1) for name in ("SLURM_STEP_NUM_TASKS", "PMI_SIZE"))
+    if tasks > 1 and pmi_tasks in (1, tasks):
+        return _read_slurm(environment)
+    if pmi_tasks > 1:
         raise DeviceError(
             f"mpiexec started {environment['PMI_SIZE']} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each "
             "would train alone; let mpiexec start torchrun once per machine."
         )
     return Launch()
+
+
+def _local_rank(environment: Mapping[str, str]) -> int:
+    """Return LOCAL_RANK, -1 where it is not set; -1 itself says the same."""
+    return -1 if environment.get("LOCAL_RANK") == "-1" else whole_number(environment, "LOCAL_RANK", -1)
 
 
 def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
@@ -120,7 +128,7 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
     rank, world_size = whole_number(environment, "RANK", 0), whole_number(environment, "WORLD_SIZE", 1)
     if not rank < world_size:
         raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
-    launcher_rank = whole_number(environment, "LOCAL_RANK", -1)
+    launcher_rank = _local_rank(environment)
     if local_rank >= 0 and launcher_rank >= 0 and local_rank != launcher_rank:
         raise DeviceError(
             f"--local-rank {local_rank} and LOCAL_RANK={launcher_rank} of the launcher differ; drop the flag."
@@ -137,13 +145,16 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
             f"RANK={rank} and WORLD_SIZE={world_size} are set but {' and '.join(missing)} not; the ranks meet there. "
             "Start with torchrun, or set them to the address and a free port of the first machine."
         )
+    local_world_size = whole_number(environment, "LOCAL_WORLD_SIZE", world_size)
+    if not local_world_size:
+        raise DeviceError("LOCAL_WORLD_SIZE=0: expected the number of processes on this machine; unset or correct it.")
     elastic = "TORCHELASTIC_RUN_ID" in environment
     return Launch(
         launcher="nproc" if NPROC in environment else "torchrun" if elastic else "environment",
         rank=rank,
         local_rank=local_rank,
         world_size=world_size,
-        local_world_size=whole_number(environment, "LOCAL_WORLD_SIZE", world_size),
+        local_world_size=local_world_size,
         machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
         address=environment["MASTER_ADDR"],
         port=whole_number(environment, "MASTER_PORT", 0),

@@ -120,7 +120,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         scores = task.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
         reference = scores if reference is None else reference
-        trained = int(result.metrics.get("trained_rows", 0))
+        trained = int(result.metrics.get("trained_rows") or 0)
         runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, trained))
     return Comparison(tuple(runs), int(same.sum()), int((~same).sum()))
 
@@ -128,7 +128,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
 def _read(folder: Path) -> Result:
     try:
         return Result.read(folder)
-    except (OSError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}" if folder.is_dir() else "no such folder"
         raise InputError(f"{folder}: expected the output folder of a finished run or evaluation ({reason}).") from None
 

@@ -49,6 +49,13 @@ def table(runs: list[RunSummary]) -> list[str]:
 
 
 def _summarize(folder: Path) -> RunSummary:
+    try:
+        return _read_summary(folder)
+    except (AttributeError, TypeError, ValueError):  # a run.json of another program
+        return RunSummary(str(folder), "", "", "", "", None, None, None, "damaged")
+
+
+def _read_summary(folder: Path) -> RunSummary:
     run, metrics = _read(folder / "run.json"), _read(folder / "metrics.json")
     task = metrics.get("task") or run.get("task") or ""
     metric = primary_metric(task) or ""
@@ -62,7 +69,7 @@ def _summarize(folder: Path) -> RunSummary:
         scores.get(metric),
         (metrics.get("baseline") or {}).get(metric),
         metrics.get("wall_seconds"),
-        run.get("status", "damaged"),
+        str(run.get("status", "damaged")),
     )
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import Any
 
-from tqdm import tqdm
-
 from classify.config.output import OutputConfig
-from classify.console import allow_progress
+from classify.console import allow_progress, print_line
 from classify.decision import Decision
 from classify.errors import escape_controls
 
@@ -30,7 +26,7 @@ def log(text: str) -> None:
     if _settings.json:
         log_event("message", {"text": text} if text else {})
     elif not _settings.quiet:
-        _print(escape_controls(text))
+        print_line(escape_controls(text))
 
 
 def log_decision(decision: Decision) -> None:
@@ -50,12 +46,4 @@ def log_detail(text: str) -> None:
 def log_event(name: str, values: dict[str, Any]) -> None:
     """Print a line of JSON under --json; nothing otherwise, and for empty values."""
     if _settings.json and values:
-        _print(json.dumps({"event": name, **values}, ensure_ascii=False))
-
-
-def _print(line: str) -> None:
-    try:
-        tqdm.write(line, file=sys.stdout)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has left; that must not end a training
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
+        print_line(json.dumps({"event": name, **values}, ensure_ascii=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -32,6 +33,14 @@ def test_a_failed_check_is_the_exit_code(capsys: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr("classify.training.run.train", fail)
     assert main(["doctor"]) == 1
     assert "failed: OSError: no disk left" in capsys.readouterr().out
+
+
+def test_facts_are_listed_where_no_device_can_be_chosen(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    assert main(["doctor", "--no-self-check"]) == 1
+    printed = capsys.readouterr().out
+    assert "failed: RANK=0 is set but WORLD_SIZE is not" in printed
+    assert re.search("variables +.*RANK=0", printed)
 
 
 def test_the_self_check_can_be_left_out(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

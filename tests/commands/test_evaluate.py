@@ -221,11 +221,14 @@ def test_what_cannot_be_compared(trained: Path, table: Path, tmp_path: Path, cap
 def test_runs_are_listed(trained: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
+    for name, content in (("other", {"data": "x.csv"}), ("odd", {"task": ["x"], "status": 3})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(content))
     (tmp_path / "one").symlink_to(trained)
     assert main(["runs", str(tmp_path)]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["run", "data"]
-    assert [line.split()[-1] for line in lines] == ["damaged", "finished"] or lines[-1].endswith("damaged")
+    assert sorted(line.split()[-1] for line in lines) == ["damaged", "damaged", "damaged", "finished"]
     assert main(["runs", str(tmp_path), "--json"]) == 0
     listed = {Path(run["folder"]).name: run for run in json.loads(capsys.readouterr().out)}
     assert listed["one"]["score"] == pytest.approx(read_json(trained / "metrics.json")["test"]["macro_f1"])

@@ -102,6 +102,7 @@ def test_a_planned_cluster_needs_no_torch(person: Person) -> None:
         (["--nnodes", "two"], "--nnodes must be a whole number above 0. Got 'two'"),
         (["--nproc-per-node", "2,1", "--nnodes", "3"], "gives 2 counts, but --nnodes is 3; give one count per machine"),
         (["--nproc-per-node", "2", "--device", "abacus"], "--device must be one of cuda"),
+        (["--device", "npu"], "--device npu is for a planned cluster; add --nnodes or --nproc-per-node"),
         (["--nproc-pernode", "2"], "unknown flag --nproc-pernode. Did you mean --nproc-per-node?"),
     ],
 )

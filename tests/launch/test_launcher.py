@@ -7,6 +7,8 @@ import os
 import pytest
 
 from classify.config.schema import TrainingConfig
+from classify.distributed.network import check_master_address
+from classify.errors import DeviceError
 from classify.launch import launcher
 from classify.training.inputs import check_start
 
@@ -44,3 +46,38 @@ def test_the_flag_of_old_launchers_is_the_place_for_all_who_ask(environment: dic
     assert not launcher.is_main_process()
     assert launcher.several_machines(), "nobody says how many of the two are here"
     assert not launcher.should_print_errors()
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_mpirun_under_slurm_is_not_srun(rank: int) -> None:
+    """The daemon that mpirun starts on each of two machines is a task of srun, and its tasks inherit the variables."""
+    daemon = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank // 2), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    names = {"SIZE": 4, "RANK": rank, "LOCAL_RANK": rank % 2, "LOCAL_SIZE": 2}
+    task = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in names.items()}
+    place = launcher.read_launch({**daemon, **task, "MASTER_ADDR": "node0", "MASTER_PORT": "29500"})
+    assert (place.launcher, place.rank, place.local_rank, place.world_size) == ("mpirun", rank, rank % 2, 4)
+    with pytest.raises(DeviceError, match="mpiexec started 4 tasks"):
+        launcher.read_launch({**daemon, "PMI_SIZE": "4", "PMI_RANK": str(rank)})
+    assert launcher.read_launch({**daemon, "PMI_SIZE": "2"}).launcher == "srun"
+
+
+def test_a_local_rank_of_minus_one_is_none() -> None:
+    assert launcher.read_launch({"LOCAL_RANK": "-1"}) == launcher.Launch()
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    with pytest.raises(DeviceError, match="LOCAL_RANK is not; it chooses the device"):
+        launcher.read_launch({**place, "LOCAL_RANK": "-1"})
+    with pytest.raises(DeviceError, match="LOCAL_WORLD_SIZE=0: expected the number of processes"):
+        launcher.read_launch({**place, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "0"})
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "message"),
+    [
+        ("127.0.0.1", 0, "MASTER_PORT=0: expected a port from 1 to 65535"),
+        ("127.0.0.1", 70_000, "MASTER_PORT=70000: expected a port from 1 to 65535"),
+        ("a..b", 29_500, "MASTER_ADDR=a..b cannot be resolved"),
+    ],
+)
+def test_an_address_that_cannot_be(address: str, port: int, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        check_master_address(address, port, listens=True)

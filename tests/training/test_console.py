@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import types
@@ -61,6 +62,21 @@ def test_passes_that_take_long_show_a_bar(
     printed = capsys.readouterr().err
     assert ("text/s" in printed) is shown
     assert ("row/s" in printed) is shown
+
+
+def test_a_reader_that_leaves_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `| head` does between two lines of progress."""
+    monkeypatch.setattr(console, "_INTERVAL", 0.0)
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = open(writer, "w", encoding="utf-8")  # noqa: SIM115 - closing it would flush it
+    monkeypatch.setattr(sys, "stdout", stream)
+    lines = ProgressLines(4, 0, "step")
+    for _ in range(3):
+        lines.update()
+    assert sys.stdout.name == os.devnull
+    with pytest.raises(BrokenPipeError):
+        stream.close()
 
 
 def test_a_long_file_is_read_with_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
