@@ -22,6 +22,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Encodings whose byte order is that of the mark.
+_MARKED = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
 # The ASCII bytes with which ISO-2022-JP switches to Japanese.
 _JAPANESE = b"\x1b$"
 # Evidence that two readings of a file must differ by, in points: see legacy_encoding.
@@ -104,11 +106,18 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
     """
     if requested is not None:
         try:
-            codecs.lookup(requested)
-        except LookupError:
+            b"-".decode(requested, errors="replace")  # which codecs of bytes, such as hex, refuse, too
+        except (LookupError, UnicodeError):
             raise InputError(
-                f"--encoding {requested}: unknown to Python; expected a name such as utf-8, gb18030, cp1252."
+                f"--encoding {requested}: unknown to Python as an encoding of text; expected a name such as utf-8, "
+                "gb18030, cp1252."
             ) from None
+        name = codecs.lookup(requested).name
+        if name in _MARKED and not source.head.startswith(_MARKED[name]):
+            raise InputError(
+                f"--encoding {requested}: {source.path} does not begin with a byte-order mark; give {name}-le or "
+                f"{name}-be."
+            )
         fault = _fault(source, requested)
         if fault is not None:
             raise InputError(
@@ -164,9 +173,11 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
         except UnicodeDecodeError as error:
             byte = error.object[error.start] if error.start < len(error.object) else 0
             return lines + error.object[: error.start].count(b"\n"), f" (byte 0x{byte:02x})"
+        except UnicodeError as error:  # of punycode, for one
+            return lines, f" ({error})"
     try:
         decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
+    except UnicodeError:
         return lines, " (it ends inside a character)"
     return None
 
