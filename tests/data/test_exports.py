@@ -340,3 +340,37 @@ def test_a_file_beside_folders_of_documents_is_no_table(tmp_path: Path) -> None:
                 (tmp_path / part / name / f"{row}.txt").write_text(f"a {name} text {row}")
     (tmp_path / "README").write_text("about it")
     assert not any("not read" in warning for warning in load(tmp_path).warnings)
+
+
+def test_files_of_any_form_beside_the_splits_are_named(tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv", "more.tsv", "rest.jsonl.gz"):
+        labelled(tmp_path / name, "a", "b")
+    for name in ("README.txt", "dataset_infos.json", "all.zip", "script.py"):
+        (tmp_path / name).write_text("about it")
+    for name in ("other/pos", "other/neg"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.txt").write_text("a text")
+    note = f"train.csv is one of several tables in {tmp_path}; not read: more.tsv, other, rest.jsonl.gz"
+    assert any(warning.endswith(note) for warning in load(tmp_path).warnings)
+
+
+def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
+    folders = ("pos", "neg", "pos/sub", ".", ".ipynb_checkpoints", "pos/.cache")
+    for folder in folders:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for row in range(20):
+            (tmp_path / folder / f"{row}.txt").write_text(f"a text {row} in {folder}")
+    (tmp_path / "pos" / "._0.txt").write_bytes(b"\0\5\x16\7 of macOS")
+    splits = load(tmp_path)
+    assert (len(splits.train.table), splits.encoder.labels) == (40, ["neg", "pos"])
+    (tmp_path / "neg" / "deeper").mkdir()
+    notes = str(splits.warnings)
+    assert f"files outside the folders of classes are not read: 20, e.g. {tmp_path / '0.txt'}" in notes
+    assert f"files in deeper folders are not read: 20, e.g. {tmp_path / 'pos/sub/0.txt'}" in notes
+
+
+def test_hidden_folders_are_no_classes(tmp_path: Path) -> None:
+    for folder in ("pos", ".ipynb_checkpoints"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.txt").write_text("a text")
+    assert "expected a file, a folder with one subfolder of .txt files per class" in refusal(tmp_path)
