@@ -374,3 +374,25 @@ def test_hidden_folders_are_no_classes(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "1.txt").write_text("a text")
     assert "expected a file, a folder with one subfolder of .txt files per class" in refusal(tmp_path)
+
+
+def test_a_class_of_the_first_row_that_comes_again_far_below_is_noted(tmp_path: Path) -> None:
+    labels = ["投诉", *["咨询", "退款"] * 1250, *["投诉", "退款"] * 250]
+    lines = [f"快递{row}还没到,{label}" for row, label in enumerate(labels)]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    note = "the first row is read as column names, and '投诉' is the value of 250 rows below it, too"
+    assert any(f"{note}; if it is data, add --no-header" in warning for warning in load(path).warnings)
+    assert not any("column names" in warning for warning in load(path, no_header=True).warnings)
+    path.write_text("\n".join(["utterance,kind", *lines[1:], "快递,utterance"]), encoding="utf-8")
+    assert not any("column names" in warning for warning in load(path).warnings)
+
+
+def test_a_header_in_chinese_that_may_be_a_row_is_noted(tmp_path: Path) -> None:
+    for name, first in {
+        "a": "我的快递已经五天了还没有送到",
+        "b": "您对我们的服务有什么建议吗？",
+        "c": "客户反馈内容",
+    }.items():
+        notes = str(load(write(tmp_path / f"{name}.csv", f"{first},投诉", "text", ["a", "b"])).warnings)
+        assert (f"the first row is read as column names, e.g. '{first}'" in notes) == (name == "a")
