@@ -288,3 +288,41 @@ def test_the_encoding_of_labels_beside_the_texts_is_printed(tmp_path: Path) -> N
     (tmp_path / "l.txt").write_text("Verspätung\nZurückgeben\n" * 20, encoding="utf-8")
     table = read_table(str(tmp_path / "t.txt"), options=ReadOptions(labels=str(tmp_path / "l.txt")))
     assert table.form.endswith("l.txt, UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("language", "first", "second"),
+    [
+        ("French", "cp1252", "mac_roman"),
+        ("French", "cp1252", "cp850"),
+        ("Russian", "cp1251", "koi8_r"),
+        ("Russian", "cp1251", "cp866"),
+        ("Polish", "iso8859_2", "cp1250"),
+    ],
+)
+def test_a_file_of_two_older_encodings_is_refused(tmp_path: Path, language: str, first: str, second: str) -> None:
+    text = make_table(LANGUAGES[language][0], 400)
+    data = text.encode(first) + make_table(LANGUAGES[language][0], 100).encode(second)
+    with pytest.raises(InputError) as caught:
+        detect(tmp_path / "a.csv", data)
+    assert f" {second} reads better ({second} “" in str(caught.value)
+    assert "as where files of two encodings were joined; save all lines as UTF-8" in str(caught.value)
+    assert detect(tmp_path / "a.csv", text.encode(first)).name == first
+
+
+@pytest.mark.parametrize(
+    ("encoding", "languages"),
+    [
+        ("cp1252", ("French", "German", "Spanish", "Danish", "Finnish")),
+        ("mac_roman", ("Finnish", "Spanish", "German", "French")),
+        ("cp1250", ("German", "Polish", "Czech", "Hungarian")),
+        ("cp1251", ("Russian", "Ukrainian")),
+        ("gb18030", ("Chinese", "Japanese")),
+    ],
+)
+def test_languages_one_below_the_other_are_of_one_encoding(
+    tmp_path: Path, encoding: str, languages: tuple[str, ...]
+) -> None:
+    text = "".join(make_table(LANGUAGES[language][0], 100) for language in languages)
+    data = text.encode(encoding)
+    assert data.decode(detect(tmp_path / "a.csv", data).name) == text
