@@ -323,6 +323,6 @@ def test_a_file_of_two_older_encodings_is_refused(tmp_path: Path, language: str,
 def test_languages_one_below_the_other_are_of_one_encoding(
     tmp_path: Path, encoding: str, languages: tuple[str, ...]
 ) -> None:
-    text = "".join(make_table(LANGUAGES[language][0], 100) for language in languages)
+    text = "".join(make_table(LANGUAGES[language][0], 150) for language in languages)
     data = text.encode(encoding)
     assert data.decode(detect(tmp_path / "a.csv", data).name) == text
