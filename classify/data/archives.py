@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Container, Iterator
@@ -14,6 +15,7 @@ from classify.errors import InputError
 SUFFIXES = (".zip", ".tar", ".tgz")
 # Errors of broken archives, and of compression methods that Python lacks.
 ERRORS = (zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError)
+_COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$")
 _SHOWN = 4
 _ABOUT = ("readme", "license", "licence", "copying", "changelog")  # files that come with a table
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
@@ -91,7 +93,7 @@ def _only_table(path: str, names: Iterator[str], suffixes: Container[str]) -> st
             continue
         if len(files) < _SHOWN:
             files.append(name)
-        suffix = file.suffix.lower()
+        suffix = PurePosixPath(_COMPRESSION.sub("", file.name.lower())).suffix
         if suffix in suffixes and suffix not in SUFFIXES and not file.name.lower().startswith(_ABOUT):
             tables.append(name)
         if len(tables) == _SHOWN:  # a large archive need not be read to its end

@@ -22,12 +22,18 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Encodings whose byte order is that of the mark.
+_MARKED = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
 # The ASCII bytes with which ISO-2022-JP switches to Japanese.
 _JAPANESE = b"\x1b$"
 # Evidence that two readings of a file must differ by, in points: see legacy_encoding.
 _CLOSE = 8.0
 # Bytes of the fields that encodings are ranked by. Fields are cut where no character of several bytes can be cut.
 _ENOUGH = 8_000
+# Bytes of lines in a piece of a file that is ranked by itself, and the most pieces besides the last one. Points by
+# which the whole file's encoding may be behind a piece's best one: few in files of one encoding, and mostly several
+# hundred in a piece of another encoding.
+_PIECE, _MOST_PIECES, _FAR = 1_000, 12, 150.0
 _FIELD = re.compile(rb'[^\t\r\n",;]+')
 _EXCERPT = 20
 # Valid characters per invalid one from which a file is damaged UTF-8: letters of another encoding are hardly ever
@@ -104,11 +110,18 @@ def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
     """
     if requested is not None:
         try:
-            codecs.lookup(requested)
-        except LookupError:
+            b"-".decode(requested, errors="replace")  # which codecs of bytes, such as hex, refuse, too
+        except (LookupError, UnicodeError):
             raise InputError(
-                f"--encoding {requested}: unknown to Python; expected a name such as utf-8, gb18030, cp1252."
+                f"--encoding {requested}: unknown to Python as an encoding of text; expected a name such as utf-8, "
+                "gb18030, cp1252."
             ) from None
+        name = codecs.lookup(requested).name
+        if name in _MARKED and not source.head.startswith(_MARKED[name]):
+            raise InputError(
+                f"--encoding {requested}: {source.path} does not begin with a byte-order mark; give {name}-le or "
+                f"{name}-be."
+            )
         fault = _fault(source, requested)
         if fault is not None:
             raise InputError(
@@ -164,9 +177,11 @@ def _fault(source: Source, name: str) -> tuple[int, str] | None:
         except UnicodeDecodeError as error:
             byte = error.object[error.start] if error.start < len(error.object) else 0
             return lines + error.object[: error.start].count(b"\n"), f" (byte 0x{byte:02x})"
+        except UnicodeError as error:  # of punycode, for one
+            return lines, f" ({error})"
     try:
         decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
+    except UnicodeError:
         return lines, " (it ends inside a character)"
     return None
 
@@ -241,7 +256,49 @@ def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
             f"{source.path}: not UTF-8{fault[1]}, and several encodings fit: {samples}; "
             f"give the right one, e.g. --encoding {best.encoding}."
         )
+    _require_one_encoding(source, best.encoding)
     return Encoding(best.encoding, sample=_excerpt(best.text))
+
+
+def _require_one_encoding(source: Source, name: str) -> None:
+    """Raise InputError where another encoding reads a piece of the file far better, as where files were joined.
+
+    An encoding with characters of several bytes is hardly valid by chance, and may hold rows in further languages.
+    """
+    for line, piece in _pieces(source) if name not in MULTI_BYTE else ():
+        ranked = rank_readings(piece)
+        text = piece.decode(name, errors="replace")
+        own, best = next((reading for reading in ranked if reading.text == text), ranked[0]), ranked[0]
+        if min(best.points - own.points, best.points_of_words - own.points_of_words) > _FAR:
+            excerpts = _find_differences([own, best])
+            raise InputError(
+                f"{source.path}: not UTF-8; most of it reads as {name}, but below line {line} {best.encoding} reads "
+                f"better ({best.encoding} {excerpts[1]}, {name} {excerpts[0]}), as where files of two encodings were "
+                f"joined; save all lines as UTF-8, or give --encoding {name} if it is right."
+            )
+
+
+def _pieces(source: Source) -> list[tuple[int, bytes]]:
+    """Return pieces spread over a file, the last one included: the line before each, and its fields beyond ASCII."""
+    pieces: list[tuple[int, list[bytes]]] = []
+    above, piece, size, count, every = 0, list[bytes](), 0, 0, 1
+    with source.open() as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.isascii():
+                continue
+            piece.append(line)
+            size += len(line)
+            if size >= _PIECE:
+                if count % every == 0:
+                    pieces.append((above, piece))
+                if len(pieces) > _MOST_PIECES:
+                    pieces, every = pieces[::2], 2 * every
+                above, piece, size, count = number, [], 0, count + 1
+    fields = [
+        (line, [field for text in lines for field in _FIELD.findall(text) if not field.isascii()])
+        for line, lines in [*pieces, (above, piece)]
+    ]
+    return [(line, b"\n".join(found)) for line, found in fields if found]
 
 
 def _with_sample(source: Source, name: str) -> Encoding:

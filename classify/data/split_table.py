@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,9 @@ _SHARE = 0.1
 _SHOWN, _LONGEST = 5, 60
 # Words from which the name of a column may be a text.
 _SENTENCE = 5
+# Chinese and Japanese letters, and pairs of Thai, Lao, Burmese or Khmer ones, from which a name may be a text.
+_UNSPACED_SENTENCE = 12
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{2}")
 # Prodigy's column of an annotator's answers, and its values.
 _ANSWER, _ACCEPTED = "answer", "accept"
 _ANSWERS = frozenset({_ACCEPTED, "reject", "ignore"})
@@ -378,8 +382,9 @@ def _warnings(
 
 def _note_header(table: Table, column: str) -> str | None:
     """Return a note where the name of the text column reads like a text itself; None where it does not."""
-    is_sentence = len(column.split()) >= _SENTENCE and "?" not in column  # which a survey's question has
-    if not (table.has_names and column in table.columns and is_sentence):
+    is_sentence = len(column.split()) >= _SENTENCE or len(_UNSPACED.findall(column)) >= _UNSPACED_SENTENCE
+    is_question = "?" in column or "？" in column  # of a survey
+    if not (table.has_names and column in table.columns and is_sentence and not is_question):
         return None
     return f"the first row is read as column names, e.g. {column[:_LONGEST]!r}; if it is data, add --no-header"
 

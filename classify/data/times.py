@@ -19,6 +19,9 @@ _DATES = (
     "%b %d, %Y", "%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d%m%Y", "%m%d%Y",
 )  # fmt: skip
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+# A month as a number: 12.2023, 2024.10, 122023.
+_YEAR, _MONTH = r"(?P<year>(19|20)\d\d)", r"(?P<month>0?[1-9]|1[0-2])"
+_MONTHS = tuple(re.compile(form, re.ASCII) for form in (rf"{_MONTH}\.?{_YEAR}", rf"{_YEAR}\.{_MONTH}"))
 _COMPACT = re.compile(r"\d{8}", re.ASCII)
 _FORMATS = (
     *(f"{date}{clock}" for date in _DATES for clock in _CLOCKS),
@@ -49,6 +52,12 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
     if all(map(is_number, texts)) and not is_compact:
         numbers = np.array(texts, dtype=np.float64)
         _refuse(table, column, rows[~np.isfinite(numbers)])
+        months = next((months for form in _MONTHS if (months := _count_months(texts, form)) is not None), numbers)
+        if not np.array_equal(np.argsort(numbers, kind="stable"), np.argsort(months, kind="stable")):
+            raise InputError(
+                f"--split-by-time {column}: {texts[0]!r} may be a number or a month of a year; write dates as "
+                "2024-12-31."
+            )
         return numbers
     best = parse("ISO8601")
     readings = {}
@@ -68,6 +77,14 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
         best = next(iter(readings.values()), best)
     _refuse(table, column, rows[best.isna().to_numpy()])
     return best.astype("int64").to_numpy(dtype=np.float64)
+
+
+def _count_months(texts: list[str], form: re.Pattern[str]) -> npt.NDArray[np.float64] | None:
+    """Return the number of each month, where all texts are months of this form."""
+    matches = [match for match in map(form.fullmatch, texts) if match is not None]
+    if len(matches) < len(texts):
+        return None
+    return np.array([12 * int(match["year"]) + int(match["month"]) for match in matches], dtype=np.float64)
 
 
 def _refuse(table: Table, column: str, rows: Rows) -> None:

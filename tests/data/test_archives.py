@@ -199,3 +199,8 @@ def test_lines_of_texts_in_an_archive(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("pos\nneg\n")
     table = read_table(str(tmp_path / "texts.zip"), options=ReadOptions(labels=str(tmp_path / "labels.txt")))
     assert table.column("label") == ["pos", "neg"]
+
+
+def test_a_compressed_table_in_an_archive_is_one_of_several(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"part1.csv": TABLE, "part2.csv.gz": gzip.compress(TABLE.encode())})
+    assert "Got several (part1.csv, part2.csv.gz) instead" in why_not_writable(path)

@@ -9,6 +9,7 @@ import pytest
 from classify.data import encoding as encoding_module
 from classify.data import legacy_encoding
 from classify.data.encoding import Encoding, detect_encoding
+from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import read_table
 from classify.data.source import Source
 from classify.errors import InputError
@@ -252,3 +253,76 @@ def test_a_large_file_is_decoded_only_as_what_reads_best(tmp_path: Path, monkeyp
     monkeypatch.setattr(encoding_module, "_fault", lambda source, name: (tried.append(name), fault(source, name))[1])
     detect(tmp_path / "a.csv", make_table(LANGUAGES["Czech"][0]).encode("cp1250"))
     assert tried == ["utf-8", "cp1250"]
+
+
+@pytest.mark.parametrize("encoding", ["utf_16", "utf-32", "UTF16"])
+def test_an_encoding_with_a_mark_is_not_that_of_a_file_without(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(make_table(LANGUAGES["French"][0]).encode("utf-16-le"))
+    with pytest.raises(InputError, match=r"does not begin with a byte-order mark; give utf-(16-le|32-le) or "):
+        detect_encoding(Source(str(path), "--data"), encoding)
+    path.write_bytes(make_table(LANGUAGES["French"][0]).encode(encoding))
+    assert "retardée" in detect_encoding(Source(str(path), "--data"), encoding).sample
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "base64", "hex", "zlib", "undefined", "idna"])
+def test_codecs_of_bytes_are_no_encodings(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_text(make_table(LANGUAGES["German"][0]), encoding="cp1252")
+    with pytest.raises(InputError, match=f"--encoding {encoding}: unknown to Python as an encoding of text"):
+        detect_encoding(Source(str(tmp_path / "a.csv"), "--data"), encoding)
+
+
+def test_what_punycode_cannot_decode_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\nit is half-read,a\n")
+    with pytest.raises(InputError, match=r"--encoding punycode: not valid in .* line 1 \(.*\); give another encoding"):
+        detect_encoding(Source(str(tmp_path / "a.csv"), "--data"), "punycode")
+
+
+def test_the_encoding_of_labels_beside_the_texts_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("the order is late\nthe phone is broken\n" * 20)
+    (tmp_path / "l.txt").write_text("Verspätung\nZurückgeben\n" * 20, encoding="cp1252")
+    table = read_table(str(tmp_path / "t.txt"), options=ReadOptions(labels=str(tmp_path / "l.txt")))
+    assert table.column("label")[0] == "Verspätung"
+    assert f"labels from {tmp_path / 'l.txt'} in cp1252 (Latin-1) (e.g. “Verspätung...”), UTF-8" in table.form
+    assert table.flag == "--encoding"
+    (tmp_path / "l.txt").write_text("Verspätung\nZurückgeben\n" * 20, encoding="utf-8")
+    table = read_table(str(tmp_path / "t.txt"), options=ReadOptions(labels=str(tmp_path / "l.txt")))
+    assert table.form.endswith("l.txt, UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("language", "first", "second"),
+    [
+        ("French", "cp1252", "mac_roman"),
+        ("French", "cp1252", "cp850"),
+        ("Russian", "cp1251", "koi8_r"),
+        ("Russian", "cp1251", "cp866"),
+        ("Polish", "iso8859_2", "cp1250"),
+    ],
+)
+def test_a_file_of_two_older_encodings_is_refused(tmp_path: Path, language: str, first: str, second: str) -> None:
+    text = make_table(LANGUAGES[language][0], 400)
+    data = text.encode(first) + make_table(LANGUAGES[language][0], 100).encode(second)
+    with pytest.raises(InputError) as caught:
+        detect(tmp_path / "a.csv", data)
+    assert f" {second} reads better ({second} “" in str(caught.value)
+    assert "as where files of two encodings were joined; save all lines as UTF-8" in str(caught.value)
+    assert detect(tmp_path / "a.csv", text.encode(first)).name == first
+
+
+@pytest.mark.parametrize(
+    ("encoding", "languages"),
+    [
+        ("cp1252", ("French", "German", "Spanish", "Danish", "Finnish")),
+        ("mac_roman", ("Finnish", "Spanish", "German", "French")),
+        ("cp1250", ("German", "Polish", "Czech", "Hungarian")),
+        ("cp1251", ("Russian", "Ukrainian")),
+        ("gb18030", ("Chinese", "Japanese")),
+    ],
+)
+def test_languages_one_below_the_other_are_of_one_encoding(
+    tmp_path: Path, encoding: str, languages: tuple[str, ...]
+) -> None:
+    text = "".join(make_table(LANGUAGES[language][0], 150) for language in languages)
+    data = text.encode(encoding)
+    assert data.decode(detect(tmp_path / "a.csv", data).name) == text

@@ -340,3 +340,59 @@ def test_a_file_beside_folders_of_documents_is_no_table(tmp_path: Path) -> None:
                 (tmp_path / part / name / f"{row}.txt").write_text(f"a {name} text {row}")
     (tmp_path / "README").write_text("about it")
     assert not any("not read" in warning for warning in load(tmp_path).warnings)
+
+
+def test_files_of_any_form_beside_the_splits_are_named(tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv", "more.tsv", "rest.jsonl.gz"):
+        labelled(tmp_path / name, "a", "b")
+    for name in ("README.txt", "dataset_infos.json", "all.zip", "script.py"):
+        (tmp_path / name).write_text("about it")
+    for name in ("other/pos", "other/neg"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.txt").write_text("a text")
+    note = f"train.csv is one of several tables in {tmp_path}; not read: more.tsv, other, rest.jsonl.gz"
+    assert any(warning.endswith(note) for warning in load(tmp_path).warnings)
+
+
+def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
+    folders = ("pos", "neg", "pos/sub", ".", ".ipynb_checkpoints", "pos/.cache")
+    for folder in folders:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for row in range(20):
+            (tmp_path / folder / f"{row}.txt").write_text(f"a text {row} in {folder}")
+    (tmp_path / "pos" / "._0.txt").write_bytes(b"\0\5\x16\7 of macOS")
+    splits = load(tmp_path)
+    assert (len(splits.train.table), splits.encoder.labels) == (40, ["neg", "pos"])
+    (tmp_path / "neg" / "deeper").mkdir()
+    notes = str(splits.warnings)
+    assert f"files outside the folders of classes are not read: 20, e.g. {tmp_path / '0.txt'}" in notes
+    assert f"files in deeper folders are not read: 20, e.g. {tmp_path / 'pos/sub/0.txt'}" in notes
+
+
+def test_hidden_folders_are_no_classes(tmp_path: Path) -> None:
+    for folder in ("pos", ".ipynb_checkpoints"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.txt").write_text("a text")
+    assert "expected a file, a folder with one subfolder of .txt files per class" in refusal(tmp_path)
+
+
+def test_a_class_of_the_first_row_that_comes_again_far_below_is_noted(tmp_path: Path) -> None:
+    labels = ["投诉", *["咨询", "退款"] * 1250, *["投诉", "退款"] * 250]
+    lines = [f"快递{row}还没到,{label}" for row, label in enumerate(labels)]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    note = "the first row is read as column names, and '投诉' is the value of 250 rows below it, too"
+    assert any(f"{note}; if it is data, add --no-header" in warning for warning in load(path).warnings)
+    assert not any("column names" in warning for warning in load(path, no_header=True).warnings)
+    path.write_text("\n".join(["utterance,kind", *lines[1:], "快递,utterance"]), encoding="utf-8")
+    assert not any("column names" in warning for warning in load(path).warnings)
+
+
+def test_a_header_in_chinese_that_may_be_a_row_is_noted(tmp_path: Path) -> None:
+    for name, first in {
+        "a": "我的快递已经五天了还没有送到",
+        "b": "您对我们的服务有什么建议吗？",
+        "c": "客户反馈内容",
+    }.items():
+        notes = str(load(write(tmp_path / f"{name}.csv", f"{first},投诉", "text", ["a", "b"])).warnings)
+        assert (f"the first row is read as column names, e.g. '{first}'" in notes) == (name == "a")

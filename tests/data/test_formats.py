@@ -485,3 +485,69 @@ def test_a_json_list_of_strings_is_a_column_of_texts(tmp_path: Path) -> None:
     path.write_text(json.dumps(["a text", {"text": "another"}]))
     with pytest.raises(InputError, match=r"record 1: expected an object\. Got a string instead\."):
         read_table(str(path))
+
+
+def test_json_lines_of_null_are_no_objects(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\nnull\n{"text": "b"}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl line 2: expected an object\. Got null instead\."):
+        read_table(str(path))
+    table = read_table(str(path), options=ReadOptions(skips_bad_rows=True))
+    assert (table.column("text"), table.skipped) == (["a", "b"], 1)
+    assert "1 lines without an object skipped (2)" in table.form
+
+
+HEADER = ["text", "label"]
+
+
+@pytest.mark.parametrize(("train", "test"), [([HEADER], []), ([], [HEADER]), ([HEADER], [HEADER])])
+def test_json_lists_of_splits_with_and_without_a_header(tmp_path: Path, train: list[Any], test: list[Any]) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"train": [*train, ["a", "x"], ["b", "y"]], "test": [*test, ["c", "x"]]}))
+    table = read_table(str(path))
+    assert pairs(table) == [("a", "x"), ("b", "y"), ("c", "x")]
+    assert table.column("split") == ["train", "train", "test"]
+    assert "the first list names the columns" in table.form
+
+
+def test_a_class_of_json_lists_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    train, test = [["call me", "phone"], ["write me", "text"]] * 2, [["write to her", "text"], ["call her", "phone"]]
+    path.write_text(json.dumps({"train": train, "test": test}))
+    table = read_table(str(path))
+    assert (len(table), table.columns[:2]) == (6, ["column_1", "column_2"])
+
+
+def test_json_lists_of_splits_of_other_widths_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"train": [HEADER, ["a", "x"]], "test": [["c", "x", "1"]]}))
+    with pytest.raises(InputError, match=r"Got lists of 2 under 'train', lists of 3 under 'test'\."):
+        read_table(str(path))
+    path.write_text(json.dumps({"train": [{"text": "a"}], "test": [["c", "x"]]}))
+    with pytest.raises(InputError, match=r"Got objects under 'train', lists of 2 under 'test'\."):
+        read_table(str(path))
+
+
+@pytest.mark.parametrize("other", [{"validation": [{"question": "b"}]}, {"more": [{"text": "b", "label": "y"}]}])
+def test_json_rows_under_another_key_are_asked_about(tmp_path: Path, other: dict[str, Any]) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"version": 1, "data": [{"text": "a", "label": "x"}] * 3, **other}))
+    with pytest.raises(InputError, match=rf"rows under several keys \('data', '{next(iter(other))}'\)"):
+        read_table(str(path))
+
+
+def test_other_json_lists_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    about = {"categories": [{"id": 1, "name": "x"}], "meta": {"authors": [{"name": "somebody"}]}}
+    path.write_text(json.dumps({"data": [{"text": "a", "label": "x"}] * 3, **about}))
+    table = read_table(str(path))
+    assert len(table) == 3
+    assert "rows under \"data\", not those under 'categories', 'meta.authors', UTF-8" in table.form
+
+
+def test_repeated_columns_of_json_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"columns": ["text", "label", "label"], "data": [["a", "x", "y"]] * 3}))
+    table = read_table(str(path))
+    assert table.columns == ["text", "label", "label.1"]
+    assert "repeated columns renamed: 'label' to 'label.1'" in table.form

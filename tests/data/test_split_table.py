@@ -179,6 +179,9 @@ def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> N
         (["03/04/2024", "05/04/2024", "04/05/2024"], "may begin with the day or the month"),
         (["03042024", "05042024", "04052024"], "may begin with the day or the month"),
         (["03/04/24", "05/04/24", "04/05/24"], "may begin with the day or the month"),
+        (["12.2023", "1.2024", "2.2024"], "'12.2023' may be a number or a month of a year; write dates as 2024-12-31"),
+        (["2024.9", "2024.10", "2024.11"], "'2024.9' may be a number or a month of a year"),
+        (["122023", "012024", "022024"], "'122023' may be a number or a month of a year"),
         (["2024-01-01", "2024-01-02", "soon"], r"a\.csv lines 4, 7, 10 and 7 more: expected a time .* Got 'soon'"),
     ],
 )
@@ -186,6 +189,13 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: st
     rows = [(f"text {i}", "ab"[i % 2], dates[i % 3]) for i in range(30)]
     with pytest.raises(InputError, match=printed):
         load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+
+
+@pytest.mark.parametrize("form", ["{}.2024", "2024{:02}", "2024.0{}", "2024.{}5", "1000.{}", "{}00200"])
+def test_numbers_that_no_month_orders_differently(tmp_path: Path, form: str) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], form.format(1 + i // 10)) for i in range(90)]
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+    assert texts_of(splits)["test"] == {f"text {i}" for i in range(80, 90)}
 
 
 # The record of an earlier run.

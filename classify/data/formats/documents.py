@@ -25,7 +25,11 @@ class _Documents(Source):
     @cached_property
     def files(self) -> list[Path]:
         """Return the documents, by class and by name."""
-        return [file for file in sorted(self.file.glob("*/*.txt")) if file.parent.name.lower() not in _UNLABELLED]
+        found = sorted(self.file.glob("*/*.txt"))
+        return [file for file in found if self._is_shown(file) and file.parent.name.lower() not in _UNLABELLED]
+
+    def _is_shown(self, file: Path) -> bool:
+        return not any(name.startswith(".") for name in file.relative_to(self.file).parts)
 
     def require_one_encoding(self) -> None:
         """Raise InputError where most non-ASCII documents are UTF-8, and some are not."""
@@ -40,8 +44,12 @@ class _Documents(Source):
 
     def notes(self) -> tuple[str, ...]:
         """Count the files that are not read."""
-        every = [file for file in sorted(self.file.glob("*/*")) if file.is_file() and file.name[0] != "."]
+        every = [file for file in sorted(self.file.glob("*/*")) if file.is_file() and self._is_shown(file)]
+        below = [file for file in sorted(self.file.rglob("*.txt")) if file.is_file() and self._is_shown(file)]
+        texts = [(len(file.relative_to(self.file).parts), file) for file in below]
         left_out = {
+            "outside the folders of classes": [file for depth, file in texts if depth == 1],
+            "in deeper folders": [file for depth, file in texts if depth > 2],
             "without a label": [file for file in every if file.parent.name.lower() in _UNLABELLED],
             "not .txt": [file for file in every if file.suffix != ".txt"],
         }
@@ -55,8 +63,9 @@ class _Documents(Source):
 
 def holds_classes(folder: Path) -> bool:
     """Return whether a folder has at least two folders that hold text files."""
-    below = [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-    return sum(any(entry.glob("*.txt")) for entry in below) > 1
+    entries = folder.iterdir() if folder.is_dir() else ()
+    below = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    return sum(any(entry.glob("[!.]*.txt")) for entry in below) > 1
 
 
 class Documents(Format):

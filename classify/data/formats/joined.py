@@ -1,11 +1,16 @@
-"""Drop traces of files that were joined, as by `cat`: byte order marks and headers inside a table."""
+"""Drop traces of files that were joined, as by `cat`: byte order marks and headers inside a table.
+
+Note a header that occurs inside the table as a value.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from classify.data.names import is_usual
 from classify.data.table import Table
 from classify.errors import InputError, list_some
 
@@ -50,3 +55,27 @@ def drop_traces(table: Table) -> Table:
         form=f"{table.form}; rows that repeat the header dropped ({unit} {lines})",
         places=lambda rows: before.places([int(kept[row]) for row in rows]),
     )
+
+
+def note_header(table: Table, related: Sequence[str]) -> Table:
+    """Note a name that is also a value of its column, unless a name of the header is usual or of a `related` table.
+
+    The header was detected on the first rows: below these, a class of the first row may come again.
+    """
+    import pyarrow.compute as pc
+
+    names = table.columns
+    numbered = names == list(map(str, range(len(names))))
+    if not table.has_names or numbered or any(is_usual(name, related) for name in names):
+        return table
+    for name in names:
+        column = table.arrow[name]
+        # Comparing with a Python string would have pyarrow import pandas.
+        count = column.filter(pc.starts_with(column, name)).to_pylist().count(name)
+        if count:
+            note = (
+                f"the first row is read as column names, and {name!r} is the value of {count} row{'s' * (count > 1)} "
+                "below it, too; if it is data, add --no-header"
+            )
+            return replace(table, notes=(*table.notes, note))
+    return table

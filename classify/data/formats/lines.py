@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from classify.data.encoding import detect_encoding
+from classify.data.encoding import Encoding, detect_encoding
 from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.names import LABEL_NAMES, TEXT_NAMES
 from classify.data.source import Source, check_file
@@ -32,8 +32,9 @@ class Lines(Format):
         assert options.labels is not None
         label_flag = "--labels" if source.flag == "--data" else source.flag.replace("-data", "-labels")
         texts, labels = check_file(source, _SUFFIXES), check_file(Source(options.labels, label_flag), _SUFFIXES)
-        encoding = detect_encoding(texts, options.encoding)
-        columns = {"text": _lines(texts, options.encoding), "label": _lines(labels, options.encoding)}
+        encodings = {file.path: detect_encoding(file, options.encoding) for file in (texts, labels)}
+        encoding, label_encoding = encodings[texts.path], encodings[labels.path]
+        columns = {"text": _lines(texts, encoding), "label": _lines(labels, label_encoding)}
         _check_lines(columns["text"], texts, "text", label_flag)
         _check_lines(columns["label"], labels, "label", label_flag)
         counts = {name: len(values) for name, values in columns.items()}
@@ -46,11 +47,20 @@ class Lines(Format):
         first = {name: values[0].strip().lower() for name, values in columns.items()}
         header = not options.no_header and first["text"] in TEXT_NAMES and first["label"] in LABEL_NAMES
         arrow = arrow.slice(int(header))
-        form = f"one text per line, labels from {labels.path}, {encoding.description}"
+        # That of labels in ASCII, or in valid UTF-8, is no guess.
+        is_other = label_encoding.name != encoding.name or label_encoding.damaged or label_encoding.reads_badly
+        differs = bool(label_encoding.flag) and is_other
+        read_as = f" in {label_encoding.description}" if differs else ""
+        form = f"one text per line, labels from {labels.path}{read_as}, {encoding.description}"
         form += ", with a header" if header else ""
         digest = hashlib.sha256(f"{texts.sha256}{labels.sha256}".encode()).hexdigest()
         return Table(
-            source.path, digest, arrow, form, lambda rows: [row + 1 + header for row in rows], flag=encoding.flag
+            source.path,
+            digest,
+            arrow,
+            form,
+            lambda rows: [row + 1 + header for row in rows],
+            flag=encoding.flag or label_encoding.flag,
         )
 
 
@@ -65,8 +75,8 @@ def _check_lines(lines: list[str], source: Source, what: str, label_flag: str) -
         )
 
 
-def _lines(source: Source, encoding: str | None) -> list[str]:
+def _lines(source: Source, encoding: Encoding) -> list[str]:
     """Split a file at LF, CRLF and CR; other breaks are part of the text."""
-    with detect_encoding(source, encoding).text(source) as stream:
+    with encoding.text(source) as stream:
         text = stream.read().removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     return text.removesuffix("\n").split("\n")

@@ -15,7 +15,7 @@ from classify.data.formats.base import FileFormat, ReadOptions, as_text, dedupli
 from classify.data.names import LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, parse_split_name
 from classify.data.source import Source
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,11 +58,12 @@ class JSONLines(FileFormat):
                         continue
                     try:
                         record = json.loads(line)
+                        if not isinstance(record, dict):
+                            got = _kind(record)
+                            faults.append(f"{source.path} line {number}: expected an object. Got {got} instead.")
                     except (ValueError, RecursionError) as error:
                         faults.append(f"{source.path} line {number}: not JSON ({_reason(error)}); expected an object.")
                         record = None
-                    if record is not None and not isinstance(record, dict):
-                        faults.append(f"{source.path} line {number}: expected an object. Got {_kind(record)} instead.")
                     if len(faults) >= _SHOWN and not options.skips_bad_rows:
                         raise InputError(*faults)
                     if isinstance(record, dict):
@@ -149,7 +150,8 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         return _Rows(_frame(document))
     names, rows = document.get("columns"), document.get("data")
     if isinstance(names, list) and isinstance(rows, list) and set(document) <= {"columns", "data", "index"}:
-        return _Rows(_read_list(source, [list(map(str, names)), *rows], has_header=True).records)
+        below = _read_list(source, [list(map(str, names)), *rows], has_header=True)
+        return _Rows(below.records, below.description)
     lists = {key: value for key, value in document.items() if isinstance(value, list)}
     whole = len(lists) == len(document)
     row_lists = _row_lists(document)
@@ -158,7 +160,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         return _Rows([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
     usual = [key for key in row_lists if key.rpartition(".")[2].lower() in _ROW_KEYS]
     if len(row_lists) > 1 and (all(parse_split_name(key) is not None for key in row_lists) or (whole and not usual)):
-        return _Rows(_splits(source, row_lists))
+        return _splits(source, row_lists)
     if len(row_lists) > 1 and len(usual) != 1:
         keys = ", ".join(map(repr, row_lists))
         first = max(row_lists, key=lambda key: max(map(len, row_lists[key])))  # of the widest rows
@@ -166,7 +168,16 @@ def _find_rows(source: Source, document: Any) -> _Rows:
     if row_lists:
         key = usual[0] if usual else next(iter(row_lists))
         rows_below = _read_list(source, row_lists[key])
-        return _Rows(rows_below.records, f'rows under "{key}", {rows_below.description}', rows_below.first)
+        left = [other for other in row_lists if other != key]
+        alike = [other for other in left if _is_alike(row_lists[other], row_lists[key])]
+        if rest := [other for other in left if parse_split_name(other) is not None or other in alike]:
+            keys = ", ".join(map(repr, [key, *rest]))
+            raise InputError(
+                f"{source.path}: rows under several keys ({keys}); name each after its split, as train and test, or "
+                f"save one list, e.g. with jq '.{key}'."
+            )
+        others = f", not those under {list_some(list(map(repr, left[:_SHOWN])), len(left))}" if left else ""
+        return _Rows(rows_below.records, f'rows under "{key}"{others}, {rows_below.description}', rows_below.first)
     keys = ", ".join(map(repr, list(document)[:_SHOWN]))
     raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
 
@@ -182,13 +193,42 @@ def _row_lists(document: dict[str, Any], above: str = "") -> dict[str, list[Any]
     return lists
 
 
-def _splits(source: Source, lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of all lists, with a column that names the list of each."""
-    records = _read_list(source, [row for rows in lists.values() for row in rows]).records
-    keys = (key for key, rows in lists.items() for _ in rows)
+def _is_alike(rows: list[Any], others: list[Any]) -> bool:
+    """Return whether the first rows of two lists have the same keys, or are lists of one width."""
+    one, other = rows[0], others[0]
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys()
+    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
+
+
+def _splits(source: Source, lists: dict[str, list[Any]]) -> _Rows:
+    """Return the rows of all lists, with a column that names the list of each.
+
+    Each list may have a header, and one without has that of another.
+    """
+    shapes = {key: len(rows[0]) if isinstance(rows[0], list) else None for key, rows in lists.items()}
+    (first, expected), *others = shapes.items()
+    for key, width in others:
+        if width != expected:
+            one, other = ("objects" if size is None else f"lists of {size}" for size in (expected, width))
+            raise InputError(
+                f"{source.path}: expected rows of one form. Got {one} under {first!r}, {other} under {key!r}."
+            )
+    below = [row for rows in lists.values() for row in rows[1:]]
+    header = next((rows[0] for rows in lists.values() if _names_columns(rows[0], below)), None)
+    records: list[dict[str, Any]] = []
+    keys: list[str] = []
+    description = ""
+    for key, rows in lists.items():
+        has_header = header is not None
+        named = [header, *rows] if has_header and not _names_columns(rows[0], below) else rows
+        part = _read_list(source, named, has_header, f" under {key!r}")
+        records += part.records
+        keys += [key] * len(part.records)
+        description = description or part.description
     # A name that is detected as the split column, and is not taken.
     column = next((name for name in SPLIT_NAMES if not any(name in record for record in records)), SPLIT_NAMES[0])
-    return [{**record, column: key} for record, key in zip(records, keys, strict=True)]
+    return _Rows([{**record, column: key} for record, key in zip(records, keys, strict=True)], description)
 
 
 def _is_frame(document: dict[str, Any]) -> bool:
@@ -208,22 +248,22 @@ def _frame(document: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return list(document.values())
 
 
-def _read_list(source: Source, rows: list[Any], has_header: bool | None = None) -> _Rows:
+def _read_list(source: Source, rows: list[Any], has_header: bool | None = None, under: str = "") -> _Rows:
     """Return rows that are objects as they are, name the values of lists, and take strings alone as texts.
 
     The first list names the values where it `has_header`: unless that is known, where it holds a usual name. Raises
-    InputError for anything else.
+    InputError for anything else; `under` names the rows' key in it.
     """
     if rows and all(isinstance(row, str) for row in rows):
         return _Rows([{_TEXT: row} for row in rows], "a list of texts, ")
     width = len(rows[0]) if rows and isinstance(rows[0], list) else None
     names = [f"column_{place}" for place in range(1, (width or 0) + 1)]
     if width is not None and has_header is None:
-        texts = [value.strip().lower() for value in rows[0] if isinstance(value, str)]
-        usual = len(texts) == width and any(text in (*TEXT_NAMES, *LABEL_NAMES) for text in texts)
-        has_header = usual and not any(value in row for row in rows[1:] for value in rows[0] if isinstance(row, list))
+        has_header = _names_columns(rows[0], rows[1:])
+    description = ""
     if has_header:
-        names, _ = deduplicate_names(rows[0])
+        names, renamed = deduplicate_names(rows[0])
+        description = f"the first list names the columns{renamed.replace(';', ',')}, "
     records: list[dict[str, Any]] = []
     for number, row in enumerate(rows, start=1):
         if isinstance(row, dict) and width is None:
@@ -233,8 +273,15 @@ def _read_list(source: Source, rows: list[Any], has_header: bool | None = None) 
         else:
             expected = "an object" if width is None else f"a list of {width}"
             got = f"a list of {len(row)}" if isinstance(row, list) else _kind(row)
-            raise InputError(f"{source.path} record {number}: expected {expected}. Got {got} instead.")
-    return _Rows(records[1:], "the first list names the columns, ", 2) if has_header else _Rows(records)
+            raise InputError(f"{source.path}{under} record {number}: expected {expected}. Got {got} instead.")
+    return _Rows(records[1:], description, 2) if has_header else _Rows(records)
+
+
+def _names_columns(first: Any, below: list[Any]) -> bool:
+    """Return whether a list of strings holds a usual name, and nothing that the lists below hold."""
+    texts = [value.strip().lower() for value in first if isinstance(value, str)] if isinstance(first, list) else []
+    usual = any(text in (*TEXT_NAMES, *LABEL_NAMES) for text in texts) and len(texts) == len(first)
+    return usual and not any(value in row for row in below for value in first if isinstance(row, list))
 
 
 def _table(records: Iterable[dict[str, Any]]) -> pyarrow.Table | None:

@@ -14,7 +14,7 @@ from classify.data.formats.documents import Documents
 from classify.data.formats.excel import Excel
 from classify.data.formats.fasttext import FastText
 from classify.data.formats.hub import Hub
-from classify.data.formats.joined import drop_traces
+from classify.data.formats.joined import drop_traces, note_header
 from classify.data.formats.lines import Lines
 from classify.data.formats.pattern import Pattern
 from classify.data.formats.records import JSON, JSONLines
@@ -37,6 +37,8 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
     options = options or ReadOptions()
     source, format = find_format(path, flag, options)
     table = replace(drop_traces(format.read(source, options)), takes=format.takes)
+    if "no_header" in format.takes:
+        table = note_header(table, options.columns)
     if source.member:
         table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")
     return table

@@ -6,12 +6,16 @@ import re
 from collections.abc import Collection, Container
 from pathlib import Path
 
+from classify.data import archives
 from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.formats.documents import holds_classes
 from classify.data.names import SPLIT_WORDS, SPLITS
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError
+
+# Of files beside the tables that mostly describe these, or from which these were unpacked.
+_NO_TABLES = (".txt", ".json", *archives.SUFFIXES)
 
 
 class SplitsFolder(Format):
@@ -44,14 +48,20 @@ class SplitsFolder(Format):
         return splits
 
     def find_unused(self, source: Source, used: Collection[str]) -> list[str]:
-        suffix = Path(self.splits(source)["train"]).suffix
+        train = Source(self.splits(source)["train"], "")
+        left_out = {*_NO_TABLES} - {train.suffix}
         read = set(map(Path, used))
+
+        def holds_table(entry: Path) -> bool:
+            suffix = Source(str(entry), "").suffix
+            is_table = entry.is_file() and suffix in self._suffixes and suffix not in left_out
+            return is_table or (entry / "state.json").is_file() or holds_classes(entry)
+
+        entries = sorted(Path(source.path).iterdir())
         return [
             entry.name
-            for entry in sorted(Path(source.path).iterdir())
-            if entry not in read
-            and not entry.name.startswith(".")
-            and ((entry.is_file() and entry.suffix == suffix != "") or (entry / "state.json").is_file())
+            for entry in entries
+            if entry not in read and not entry.name.startswith(".") and holds_table(entry)
         ]
 
     def read(self, source: Source, options: ReadOptions) -> Table:
