@@ -608,8 +608,52 @@ def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Pa
     splits = load(tmp_path / "data")
     assert splits.test is not None
     assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [36, 4, 8]
+    assert any("test.csv is given; its rows of 'test' may be trained on" in note for note in splits.warnings)
     with pytest.raises(InputError, match=r"--split-column and .*test\.csv both define"):
         load(tmp_path / "data", split_column="split")
+
+
+def test_a_split_column_that_is_not_used_is_noted(tmp_path: Path) -> None:
+    """Rows marked as those of another split are trained on."""
+    rows = [
+        (f"text {i}", "ab"[i % 2], ("train", "train", "dev", "test")[i % 4], f"2024-01-{i % 28 + 1}") for i in range(40)
+    ]
+    path = write(tmp_path / "a.csv", rows, "text,label,split,day")
+    further = write(tmp_path / "b.csv", [(f"new {i}", "ab"[i % 2]) for i in range(8)])
+    for flag, value in (("test_data", "test"), ("eval_data", "dev")):
+        name = f"--{flag.replace('_', '-')}"
+        part = rf"a\.csv: column 'split' has rows of '{value}' beside {name}; drop {name} to .* --split-column none"
+        with pytest.raises(InputError, match=part):
+            load(path, **{flag: str(further)})
+        assert not any("splits" in note for note in load(path, split_column="none", **{flag: str(further)}).warnings)
+    note = f"{path} has the column 'split' of splits, which is not used, since --split-by-time is given; its rows of "
+    assert f"{note}'dev', 'test' may be trained on" in load(path, split_by_time="day").warnings
+    two = write(tmp_path / "c.csv", [row for row in rows if row[2] != "test"], "text,label,split,day")
+    note = f"{two} has the column 'split' of splits, which is not used, since --test-data is given; its rows of 'dev' "
+    assert f"{note}may be trained on" in load(two, test_data=str(further)).warnings
+
+
+def test_the_second_of_two_split_columns_is_named(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], ("train", "test")[i % 4 == 3], ("train", "test")[i % 5 == 4]) for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, "text,label,partition,split")
+    note = (
+        f"{path} has the column 'split' of splits, which differ from those of the column 'partition' and are not used"
+    )
+    assert any(warning.startswith(note) for warning in load(path).warnings)
+    for name in ("partition", "split"):
+        assert not any("of splits" in warning for warning in load(path, split_column=name).warnings)
+    same = write(tmp_path / "b.csv", [(*row[:3], row[2].upper()) for row in rows], "text,label,partition,split")
+    assert not any("of splits" in warning for warning in load(same).warnings)
+
+
+@pytest.mark.parametrize("column", ["split", "subset"])
+def test_many_other_values_beside_splits_are_asked_about(tmp_path: Path, column: str) -> None:
+    values = [*["train"] * 4, "test", *(f"x{number}" for number in range(12))]
+    rows = [(f"text {i}", "ab"[i % 2], values[i % len(values)]) for i in range(90)]
+    path = write(tmp_path / "a.csv", rows, f"text,label,{column}")
+    with pytest.raises(InputError, match=rf"column '{column}' holds 'train', .* and 4 more; .*'x4' and 7 more is none"):
+        load(path)
+    assert "80/10/10" in load(path, split_column="none").decisions[-1].why
 
 
 @pytest.mark.parametrize(
