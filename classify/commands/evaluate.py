@@ -83,7 +83,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
 
     `trained` is the number of texts that the model was trained on.
     """
-    from classify.data.columns import note_empty_texts
+    from classify.data.columns import note_empty_texts, note_missing_texts
     from classify.evaluation.predictions_file import note_renamed
 
     table, task = labelled.table, labelled.task
@@ -93,6 +93,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     notes = (
         note_renamed(table, task.prediction_columns()),
         note_empty_texts(table, labelled.texts.whole),
+        *note_missing_texts(table, labelled.texts.named),
         f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
         f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classify.data.content import SAMPLE, ColumnStats, column_stats, parse_mark
+from classify.data.content import MISSING, SAMPLE, ColumnStats, column_stats, parse_mark
 from classify.data.derived import TextColumns
 from classify.data.names import (
     CATEGORY_NAMES,
@@ -467,6 +467,22 @@ def note_empty_texts(table: Table, text_column: str) -> str | None:
     """Return a note with the lines of empty texts; None without any."""
     empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
     return f"{table.describe_rows(empty)}: the text is empty" if empty else None
+
+
+def note_missing_texts(table: Table, text_columns: Sequence[str]) -> list[str]:
+    """Return a note for each text column of which several cells hold nothing but nan, None or the like."""
+    notes = []
+    for name in text_columns:
+        short = np.flatnonzero(table.lengths(name) <= max(map(len, MISSING)))
+        cells = dict(zip(short.tolist(), table.take(name, short), strict=True))
+        rows = [row for row, cell in cells.items() if cell.lower() in MISSING]
+        if len(rows) > 1:
+            where = table.describe_rows(rows)
+            notes.append(
+                f"{where}: column {name!r} holds {cells[rows[0]]!r}, a usual spelling of a missing text; empty such "
+                "cells, or leave the rows out"
+            )
+    return notes
 
 
 def _check_column(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:

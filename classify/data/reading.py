@@ -308,8 +308,8 @@ def _refuse_unknown_splits(config: DataConfig, table: Table, possible: _SplitCol
             held, others = (list(map(repr, values)) for values in (splits, unknown))
             raise InputError(
                 f"{table.path}: column {name!r} holds {list_some(held[:_MOST_SPLITS], len(held))}; expected train, "
-                f"validation and test alone, and {list_some(others[:_SHOWN], len(others))} is none of them. Rename such "
-                f"values and give --split-column {name}, or give --split-column {NO_COLUMN} to split by seed."
+                f"validation and test alone, and {list_some(others[:_SHOWN], len(others))} is none of them. Rename "
+                f"such values and give --split-column {name}, or give --split-column {NO_COLUMN} to split by seed."
             )
 
 

@@ -45,6 +45,30 @@ def texts_of(splits: Splits) -> dict[str, set[str]]:
     return {name: set(part.texts("text")) if part is not None else set() for name, part in parts}
 
 
+# Cells that are no texts, in every table.
+
+
+def test_cells_of_every_table_are_looked_at(tmp_path: Path) -> None:
+    """Texts that are empty or a spelling of a missing one, and labels that an annotator rejected."""
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
+    for flag in ("eval_data", "test_data"):
+        texts = ["", "nan", "None", "a text", "?!", "another"]
+        rows = [(texts[i % 6] or "", "ab"[i % 2], ("accept", "reject")[i % 4 == 3]) for i in range(12)]
+        further = write(tmp_path / f"{flag}.csv", rows, "text,label,answer")
+        notes = load(path, **{flag: str(further)}).warnings
+        assert f"{further} lines 2, 8: the text is empty" in notes
+        assert (
+            f"{further} lines 3, 4, 9 and 1 more: column 'text' holds 'nan', a usual spelling of a missing text; empty "
+            "such cells, or leave the rows out"
+        ) in notes
+        assert any(note.startswith(f"{further}: column 'answer' holds 'reject' 3: annotators") for note in notes)
+
+
+def test_a_single_short_answer_is_no_missing_text(tmp_path: Path) -> None:
+    rows = [("none" if i == 7 else f"text {i}", "ab"[i % 2]) for i in range(40)]
+    assert not any("missing text" in note for note in load(write(tmp_path / "a.csv", rows)).warnings)
+
+
 # A column that says which part a row is in.
 
 
@@ -562,6 +586,23 @@ def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
     assert (splits.columns.text, splits.columns.labels) == ("words", ("kind",))
     three = write(tmp_path / "b.csv", [(*row[:2], row[3]) for row in rows], "words,kind,customer")
     assert load(three, group_column="customer").columns.labels == ("kind",)
+
+
+def test_groups_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], f"u{i // 8}" + " " * (i % 8 == 7)) for i in range(200)]
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,user"), group_column="user")
+    users = [user.strip() for user in splits.train.table.column("user")]
+    assert splits.test is not None
+    parts = [{users[row] for row in part.rows} for part in (splits.train, splits.validation, splits.test)]
+    assert sum(map(len, parts)) == len(set(users))
+
+
+@pytest.mark.parametrize("other", ["validation", "test"])
+def test_a_training_split_without_labels_is_refused_with_the_reason(tmp_path: Path, other: str) -> None:
+    rows = [(f"text {i}", "" if i < 60 else "ab"[i % 2], "train" if i < 60 else other) for i in range(160)]
+    path = write(tmp_path / "a.csv", rows, "text,label,split")
+    with pytest.raises(InputError, match=r"a\.csv: no row of the training split in column 'split' has a label"):
+        load(path)
 
 
 def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
