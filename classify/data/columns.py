@@ -74,8 +74,12 @@ def find_columns(
     label = labels[0] if labels else None
     search = _Search(table, {name: column_stats(table, name, unlabelled) for name in table.columns})
     decisions: list[Decision] = []
+    doubts: list[_Doubt] = []
     if text is None:
+        is_named = pair is not None
         text, pair = search.find_pair(pair, label) or (None, pair)
+        if text is not None and pair is not None and not is_named:
+            doubts += search.find_rivals(text, pair, label)
         if text is not None and pair is not None:
             flags_of_pair = "--text-column, --text-pair-column"
             decisions.append(Decision("text pair", f"{text}, {pair}", "matched by both column names", flags_of_pair))
@@ -86,7 +90,6 @@ def find_columns(
                 Decision(f"{what} column", name, "matched by both column names", f"--{what}-column")
                 for what, name in (("text", text), ("label", label))
             ]
-    doubts: list[_Doubt] = []
     for what, find in (("text", search.find_text), ("label", search.find_label)):
         if (text if what == "text" else label) is not None:
             continue
@@ -197,6 +200,19 @@ class _Search:
             if self.stats[first].could_be_text and self.stats[last].could_be_text:
                 return first, last
         return None
+
+    def find_rivals(self, first: str, last: str, label: str | None) -> list[_Doubt]:
+        """Return a doubt where another column of texts has a usual name, too.
+
+        Names such as sentence1 are those of a pair, unless there is a column named text; question and sentence may each
+        be the text.
+        """
+        clear = {_key(first), _key(last)}.isdisjoint(TEXT_NAMES)
+        names = TEXT_NAMES[:1] if clear else TEXT_NAMES
+        others = [name for name in self.stats if name not in (first, last, label) and _key(name) in names]
+        rivals = [name for name in others if self.stats[name].is_text]
+        why = f"the text may be in one column, or in {first!r} and {last!r} (for a pair give --text-pair-column, too)"
+        return [self._doubt("text", [*rivals, first, last], why)] if rivals else []
 
     def find_text(self, taken: Collection[str | None]) -> _Found | _Doubt:
         """Find the text column: one with a usual name, if it holds texts and no other column holds longer ones."""

@@ -409,8 +409,8 @@ def _note_rejected(table: Table) -> str | None:
     if not others or not set(answers) <= _ANSWERS:
         return None
     return (
-        f"{table.path}: column {_ANSWER!r} holds {', '.join(others)}: annotators did not confirm the labels of these rows; keep only "
-        f"rows with {_ACCEPTED!r}"
+        f"{table.path}: column {_ANSWER!r} holds {', '.join(others)}: annotators did not confirm the labels of these "
+        f"rows; keep only rows with {_ACCEPTED!r}"
     )
 
 

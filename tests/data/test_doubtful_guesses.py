@@ -387,6 +387,38 @@ def test_a_spelling_of_a_missing_score_is_asked_about(tmp_path: Path) -> None:
     assert "no row has it as its label" in refusal(path, unlabelled_value="-")
 
 
+@pytest.mark.parametrize("header", ["text,question,sentence,label", "sentence1,sentence2,text,label"])
+def test_a_text_beside_two_that_may_be_a_pair_is_asked_about(tmp_path: Path, header: str) -> None:
+    path = write(tmp_path / "a.csv", header, "text", "text", "text", ["a", "b"])
+    first, last = [name for name in header.split(",") if name not in ("text", "label")]
+    part = (
+        f"the text may be in one column, or in '{first}' and '{last}' (for a pair give --text-pair-column, too): text"
+    )
+    words = refusal(path)
+    assert part in words
+    assert '--text-column "text"' in words
+    assert load(path, text_column="text").columns.texts.named == ("text",)
+    assert load(path, text_column=first, text_pair_column=last).columns.texts.named == (first, last)
+    assert load(path, text_pair_column=last).columns.texts.named == (first, last)
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        ("question,sentence", {"index": str}),
+        ("question1,question2", {"id": str, "qid1": str, "qid2": str}),
+        ("sentence1,sentence2", {"idx": str}),
+        ("premise,hypothesis", {"title": "text"}),
+        ("sentence_A,sentence_B", {"comment": "text"}),
+        ("text1,text2", {"text_id": str}),
+    ],
+)
+def test_usual_pairs_are_not_asked_about(tmp_path: Path, names: str, others: dict[str, Any]) -> None:
+    header = ",".join([*others, names, "label"])
+    path = write(tmp_path / "a.csv", header, *others.values(), "text", "text", ["a", "b"])
+    assert ",".join(load(path).columns.texts.named) == names
+
+
 def test_thousands_are_refused_in_every_table(tmp_path: Path) -> None:
     """5,263 would be scored as 5.263."""
     path = write(tmp_path / "a.csv", "text,score", "text", lambda row: f"{row * 47}.5")
