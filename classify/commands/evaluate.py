@@ -61,12 +61,14 @@ def run(arguments: Sequence[str], program: str) -> int:
         trained, _ = count_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics
     from classify.prediction.evaluate import evaluate
+    from classify.prediction.inputs import describe_table
     from classify.prediction.predict import load_classifier
     from classify.report.after_run import write_pages
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         scores = evaluate(predictor, labelled, folder, trained)
     if predictor.world.is_main:
+        print(escape_controls(describe_table(labelled.table, labelled.texts)))
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
         for note in _notes(labelled, trained):
@@ -77,11 +79,11 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 
 def _notes(labelled: LabelledTable, trained: int) -> list[str]:
-    """Return notes on what may make the scores misleading, and on renamed columns.
+    """Return notes on what may be wrong with the table or make the scores misleading, and on renamed columns.
 
     `trained` is the number of texts that the model was trained on.
     """
-    from classify.data.columns import note_empty_texts
+    from classify.data.columns import note_empty_texts, note_missing_texts
     from classify.evaluation.predictions_file import note_renamed
 
     table, task = labelled.table, labelled.task
@@ -91,11 +93,12 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     notes = (
         note_renamed(table, task.prediction_columns()),
         note_empty_texts(table, labelled.texts.whole),
+        *note_missing_texts(table, labelled.texts.named),
         f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
         f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
     )
-    return [note for note in notes if note is not None]
+    return [*(f"{table.path} {note}" for note in table.notes), *(note for note in notes if note is not None)]
 
 
 def _free_folder(name: str) -> Path:

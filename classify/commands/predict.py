@@ -133,6 +133,7 @@ def _predict_table(options: argparse.Namespace) -> int:
             flags.read_options(options),
             options.text_pair_column,
         )
+    from classify.prediction.inputs import describe_table
     from classify.prediction.predict import load_classifier
     from classify.prediction.stream import STANDARD_OUTPUT, predict_table
 
@@ -145,6 +146,7 @@ def _predict_table(options: argparse.Namespace) -> int:
         file = sys.stderr if options.out == STANDARD_OUTPUT else sys.stdout
         rate = f"{len(table) / seconds:.0f} rows/s"
         listed = ", ".join(map(repr, texts.named))
+        print(escape_controls(describe_table(table, texts)), file=file)
         print(escape_controls(f"{options.out}: {len(table)} rows, column {listed}, {rate}"), file=file)
         for line in [*([note] if note else []), *notes]:
             print(f"note: {escape_controls(line)}", file=file)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classify.data.content import SAMPLE, ColumnStats, column_stats, parse_mark
+from classify.data.content import MISSING, SAMPLE, ColumnStats, column_stats, parse_mark
 from classify.data.derived import TextColumns
 from classify.data.names import (
     CATEGORY_NAMES,
@@ -74,8 +74,12 @@ def find_columns(
     label = labels[0] if labels else None
     search = _Search(table, {name: column_stats(table, name, unlabelled) for name in table.columns})
     decisions: list[Decision] = []
+    doubts: list[_Doubt] = []
     if text is None:
+        is_named = pair is not None
         text, pair = search.find_pair(pair, label) or (None, pair)
+        if text is not None and pair is not None and not is_named:
+            doubts += search.find_rivals(text, pair, label)
         if text is not None and pair is not None:
             flags_of_pair = "--text-column, --text-pair-column"
             decisions.append(Decision("text pair", f"{text}, {pair}", "matched by both column names", flags_of_pair))
@@ -86,7 +90,6 @@ def find_columns(
                 Decision(f"{what} column", name, "matched by both column names", f"--{what}-column")
                 for what, name in (("text", text), ("label", label))
             ]
-    doubts: list[_Doubt] = []
     for what, find in (("text", search.find_text), ("label", search.find_label)):
         if (text if what == "text" else label) is not None:
             continue
@@ -197,6 +200,19 @@ class _Search:
             if self.stats[first].could_be_text and self.stats[last].could_be_text:
                 return first, last
         return None
+
+    def find_rivals(self, first: str, last: str, label: str | None) -> list[_Doubt]:
+        """Return a doubt where another column of texts has a usual name, too.
+
+        Names such as sentence1 are those of a pair, unless there is a column named text; question and sentence may each
+        be the text.
+        """
+        clear = {_key(first), _key(last)}.isdisjoint(TEXT_NAMES)
+        names = TEXT_NAMES[:1] if clear else TEXT_NAMES
+        others = [name for name in self.stats if name not in (first, last, label) and _key(name) in names]
+        rivals = [name for name in others if self.stats[name].is_text]
+        why = f"the text may be in one column, or in {first!r} and {last!r} (for a pair give --text-pair-column, too)"
+        return [self._doubt("text", [*rivals, first, last], why)] if rivals else []
 
     def find_text(self, taken: Collection[str | None]) -> _Found | _Doubt:
         """Find the text column: one with a usual name, if it holds texts and no other column holds longer ones."""
@@ -467,6 +483,22 @@ def note_empty_texts(table: Table, text_column: str) -> str | None:
     """Return a note with the lines of empty texts; None without any."""
     empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
     return f"{table.describe_rows(empty)}: the text is empty" if empty else None
+
+
+def note_missing_texts(table: Table, text_columns: Sequence[str]) -> list[str]:
+    """Return a note for each text column of which several cells hold nothing but nan, None or the like."""
+    notes = []
+    for name in text_columns:
+        short = np.flatnonzero(table.lengths(name) <= max(map(len, MISSING)))
+        cells = dict(zip(short.tolist(), table.take(name, short), strict=True))
+        rows = [row for row, cell in cells.items() if cell.lower() in MISSING]
+        if len(rows) > 1:
+            where = table.describe_rows(rows)
+            notes.append(
+                f"{where}: column {name!r} holds {cells[rows[0]]!r}, a usual spelling of a missing text; empty such "
+                "cells, or leave the rows out"
+            )
+    return notes
 
 
 def _check_column(table: Table, name: str | None, flag: str, faults: list[str]) -> str | None:

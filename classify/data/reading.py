@@ -105,6 +105,8 @@ def _find_columns(config: DataConfig, table: Table, eval_table: Table | None, te
             )
     if config.split_column is not None or split_column not in (*columns.texts.named, *columns.labels):
         columns = replace(columns, split=split_column)
+    notes = _note_unused_splits(config, table, eval_table, test_table, possible, columns)
+    table = replace(table, notes=(*table.notes, *notes))
     named = (*columns.texts.named, *columns.labels)
     eval_table, test_table = (
         None if further is None else rename_alike(further, named) for further in (eval_table, test_table)
@@ -242,6 +244,46 @@ def _usual_split_column(possible: _SplitColumns) -> str | None:
     return next((name for name, splits in possible.items() if _are_splits(splits.values())), None)
 
 
+def _note_unused_splits(
+    config: DataConfig,
+    table: Table,
+    eval_table: Table | None,
+    test_table: Table | None,
+    possible: _SplitColumns,
+    columns: Columns,
+) -> list[str]:
+    """Return notes on columns that hold splits, but do not define them, where no flag has chosen.
+
+    Raises InputError where such a column names rows of the split that a further table is given for.
+    """
+    others = (*columns.texts.named, *columns.labels, columns.split)
+    unused = [name for name, splits in possible.items() if name not in others and _are_splits(splits.values())]
+    if config.split_column is not None or not unused:
+        return []
+    used, name = columns.split, unused[0]
+    if used is not None:
+        parts = [possible[used][value] for value in table.column(used)]
+        differing = [name for name in unused if [possible[name][value] for value in table.column(name)] != parts]
+        way = f"splits, which differ from those of the column {used!r} and are not used; choose with --split-column"
+        return [f"has the column {name!r} of {way}" for name in differing]
+    given = {"--eval-data": config.eval_data, "--test-data": config.test_data}
+    for split, flag in enumerate(given, start=SPLITS.index("eval")):
+        named = [value for value, number in possible[name].items() if number == split]
+        if given[flag] is not None and named:
+            raise InputError(
+                f"{table.path}: column {name!r} has rows of {named[0]!r} beside {flag}; drop {flag} to split by the "
+                f"column, or give --split-column {NO_COLUMN} to use these rows as all others."
+            )
+    sources = {_origin(config.eval_data, eval_table, "--eval-data"): eval_table}
+    sources |= {_origin(config.test_data, test_table, "--test-data"): test_table}
+    ways = [flag for flag, source in sources.items() if source is not None] or ["--split-by-time"]
+    held_out = [repr(value) for value, split in possible[name].items() if split != SPLITS.index("train")]
+    return [
+        f"has the column {name!r} of splits, which is not used, since {ways[0]} is given; its rows of "
+        f"{list_some(held_out[:_SHOWN], len(held_out))} may be trained on"
+    ]
+
+
 def _refuse_unknown_splits(config: DataConfig, table: Table, possible: _SplitColumns) -> None:
     """Raise InputError where a likely split column names the training split beside a few unknown values.
 
@@ -260,11 +302,14 @@ def _refuse_unknown_splits(config: DataConfig, table: Table, possible: _SplitCol
     for name, splits in possible.items():
         unknown = [value for value, split in splits.items() if split is None]
         is_split = name.strip().lower() == SPLIT_NAMES[0] and len(splits) > 1
-        if (is_split or SPLITS.index("train") in splits.values()) and unknown and len(splits) <= _MOST_SPLITS:
+        plain = [split for value, split in splits.items() if value.strip().lower() in _SPLIT_WORDS]
+        is_few = len(splits) <= _MOST_SPLITS or _are_splits(plain)
+        if (is_split or SPLITS.index("train") in splits.values()) and unknown and is_few:
+            held, others = (list(map(repr, values)) for values in (splits, unknown))
             raise InputError(
-                f"{table.path}: column {name!r} holds {', '.join(map(repr, splits))}; expected train, validation and "
-                f"test alone, and {', '.join(map(repr, unknown))} is none of them. Rename such values and give "
-                f"--split-column {name}, or give --split-column {NO_COLUMN} to split by seed."
+                f"{table.path}: column {name!r} holds {list_some(held[:_MOST_SPLITS], len(held))}; expected train, "
+                f"validation and test alone, and {list_some(others[:_SHOWN], len(others))} is none of them. Rename "
+                f"such values and give --split-column {name}, or give --split-column {NO_COLUMN} to split by seed."
             )
 
 
@@ -272,11 +317,12 @@ def _possible_splits(config: DataConfig, table: Table) -> _SplitColumns:
     """Return the columns that no flag names as something else, of a usual name or with nothing but names of splits."""
     taken = (config.text_column, config.text_pair_column, config.label_column)
     possible = {}
-    for column in table.columns if config.split_column != NO_COLUMN else ():
+    columns = table.columns  # a list that is made anew at each access
+    for column in columns if config.split_column != NO_COLUMN else ():
         if column in taken:
             continue
         name = column.strip().lower()
-        may_hold_splits = len(table.columns) > 2 and name not in _OTHER_NAMES
+        may_hold_splits = len(columns) > 2 and name not in _OTHER_NAMES
         if name in SPLIT_NAMES or (may_hold_splits and _holds_split_words(table, column)):
             possible[column] = _splits_by_value(table, column)
     return possible

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.data.columns import Columns, note_empty_texts
+from classify.data.columns import Columns, note_empty_texts, note_missing_texts
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.labels import case_variants, value_counts
 from classify.data.names import SPLITS, is_usual, parse_split_name
 from classify.data.near_duplicates import group_near_duplicates
-from classify.data.reading import InputTables
+from classify.data.reading import NO_COLUMN, InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.table import Table
@@ -70,7 +70,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     validation = _make_split(tables, tables.eval, encoder, assigned.rows(_VALIDATION), targets)
     tested = _make_split(tables, tables.test, encoder, assigned.rows(_TEST), targets)
     if not len(train) or not (len(validation) or assigned.num_folds):
-        raise InputError(_too_few(tables, encoder, validation, by_time=config.split_by_time))
+        raise InputError(_too_few(tables, encoder, train, validation, by_time=config.split_by_time))
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
     test = tested if len(tested) else None
     parts = assigned.parts.copy()
@@ -99,6 +99,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     read = [source for source in (table, tables.eval, tables.test) if source is not None]
     notes = [f"{source.path} {note}" for source in read for note in source.notes]
     notes += encoder.notes()
+    notes += _note_cells(columns, read)
     notes += _warnings(columns, encoder, train, scored, in_training)
     notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
     notes += assigned.notes
@@ -171,7 +172,7 @@ def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed
         hashes, encoder.stratify_by(train.targets), folds, seed=seed, groups=groups, earlier=earlier
     )
     if assigned.max() < 1:
-        raise InputError(_too_few(tables, encoder, train))
+        raise InputError(_too_few(tables, encoder, train, train))
     return assigned
 
 
@@ -196,7 +197,9 @@ def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
     if config.group_column is not None:
         values, numbers = tables.train.dictionary_encode(config.group_column)
         blank = tables.train.is_blank(config.group_column)
-        groups.append(np.where(blank, len(values) + np.arange(len(numbers)), numbers)[rows])
+        places: dict[str, int] = {}  # an ID is the same with spaces around it
+        owners = np.array([places.setdefault(value.strip(), len(places)) for value in values], dtype=np.int64)[numbers]
+        groups.append(np.where(blank, len(values) + np.arange(len(numbers)), owners)[rows])
     if config.near_duplicates:
         groups.append(group_near_duplicates(tables.train.take(tables.columns.text, rows)))
     return groups
@@ -302,13 +305,20 @@ def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Sp
     return splits
 
 
-def _too_few(tables: InputTables, encoder: LabelEncoder, validation: Split, by_time: str | None = None) -> str:
+def _too_few(
+    tables: InputTables, encoder: LabelEncoder, train: Split, validation: Split, by_time: str | None = None
+) -> str:
     if tables.eval is not None and not len(validation):
         return f"{tables.eval.path}: no row has a label; expected rows to validate on. Label some, or drop --eval-data."
     table = tables.train
     labelled = encoder.labelled(table, tables.columns.label)
     if not labelled.any():
         return f"{table.path}: no row has a label; expected rows to train on."
+    if tables.columns.split is not None and not len(train):
+        return (
+            f"{table.path}: no row of the training split in column {tables.columns.split!r} has a label; expected rows "
+            f"to train on. Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."
+        )
     if by_time is not None:
         return (
             f"{table.path}: expected several different times in column {by_time!r} to split by. Got too few instead; "
@@ -316,7 +326,7 @@ def _too_few(tables: InputTables, encoder: LabelEncoder, validation: Split, by_t
         )
     group_column = tables.config.group_column
     if group_column is not None:
-        groups = len({*table.take(group_column, np.flatnonzero(labelled))} - {""})
+        groups = len({value.strip() for value in table.take(group_column, np.flatnonzero(labelled))} - {""})
         return (
             f"{table.path}: too few groups to split: column {group_column!r} has {groups}, and train keeps a row of "
             "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
@@ -332,6 +342,15 @@ def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
     return f"{split.table.path}: {rows} without a label: {what}"
 
 
+def _note_cells(columns: Columns, tables: Sequence[Table]) -> list[str]:
+    """Note what the texts of these tables, and an annotator's answers, say about their rows."""
+    notes = [_note_header(tables[0], columns.text)]
+    for table in tables:
+        notes += [note_empty_texts(table, columns.text), *note_missing_texts(table, columns.texts.named)]
+        notes.append(None if _ANSWER in columns.labels else _note_rejected(table))
+    return list(dict.fromkeys(note for note in notes if note is not None))
+
+
 def _warnings(
     columns: Columns,
     encoder: LabelEncoder,
@@ -344,16 +363,15 @@ def _warnings(
         f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
         for a, b in case_variants(encoder.labels)
     ]
-    table, column = train.table, columns.text
-    rejected = None if _ANSWER in columns.labels else _note_rejected(table)
-    of_table = (_note_header(table, column), note_empty_texts(table, column), rejected)
-    notes += [note for note in of_table if note is not None]
+    column = columns.text
     in_train = encoder.label_counts(train.targets) > 0
     if not in_train.all():
         notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
     notes += _describe_single_rows(encoder, train)
     if len(columns.labels) > 1:
-        marked = {name for cell in table.dictionary_encode(columns.label)[0] for name in cell.split(COLUMN_SEPARATOR)}
+        marked = {
+            name for cell in train.table.dictionary_encode(columns.label)[0] for name in cell.split(COLUMN_SEPARATOR)
+        }
         unmarked = [name for name in columns.labels if name not in marked and name not in encoder.labels]
         if unmarked:
             shown = list_some(list(map(repr, unmarked[:_SHOWN])), len(unmarked))
@@ -396,8 +414,8 @@ def _note_rejected(table: Table) -> str | None:
     if not others or not set(answers) <= _ANSWERS:
         return None
     return (
-        f"column {_ANSWER!r} holds {', '.join(others)}: annotators did not confirm the labels of these rows; keep only "
-        f"rows with {_ACCEPTED!r}"
+        f"{table.path}: column {_ANSWER!r} holds {', '.join(others)}: annotators did not confirm the labels of these "
+        f"rows; keep only rows with {_ACCEPTED!r}"
     )
 
 

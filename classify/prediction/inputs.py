@@ -13,6 +13,7 @@ from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import read_table, refuse_unused
 from classify.data.table import Table
 from classify.data.table_writers import find_writer
+from classify.decision import Decision
 from classify.errors import InputError
 from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
@@ -45,6 +46,12 @@ def read_texts(
     table = texts.derive(table)
     texts.require_both(table)
     return table, texts
+
+
+def describe_table(table: Table, texts: TextColumns) -> str:
+    """Return the line on a table, as training prints it: its texts, what its file was recognized as, and the flag."""
+    named = "+".join(map(repr, texts.named))
+    return Decision("table", f"{table.path}, {len(table):,} rows, texts in {named}", table.form, table.flag).line()
 
 
 def check_out(out: str, inputs: Sequence[str], rows: int, columns: int) -> None:

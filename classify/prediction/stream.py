@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.console import progress_bar
-from classify.data.columns import note_empty_texts
+from classify.data.columns import note_empty_texts, note_missing_texts
 from classify.data.coverage import note_unknown
 from classify.data.derived import TextColumns
 from classify.data.files import remove_temporaries
@@ -248,6 +248,7 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequen
     more = (
         note_renamed(table, added),
         note_empty_texts(table, texts.whole),
+        *note_missing_texts(table, texts.named),
         note_unknown(tokenize(predictor.tokenizer, sample, predictor.settings["max_length"]), predictor.tokenizer),
         note_new_languages(sample, predictor.settings.get("languages")),
     )

@@ -68,18 +68,14 @@ class Regression(Task):
     @classmethod
     def of(cls, tables: InputTables) -> Self:
         """Create the task with mean and standard deviation of the training table's numbers."""
+        if tables.config.label_names is not None:
+            raise InputError("--label-names: scores have no classes; drop the flag, or give --task single.")
         check_empty_labels(tables)
         table, column = tables.train, tables.columns.label
         unlabelled = tables.config.unlabelled_value
         cells, _ = table.dictionary_encode(column)
-        if unlabelled is not None and all(cell.strip() != unlabelled for cell in cells):
+        if unlabelled is not None and not any(_is_same(cell.strip(), unlabelled) for cell in cells):
             raise InputError(no_such_label(unlabelled))
-        if are_thousands(cells):
-            example = next(cell for cell in cells if "," in cell)
-            raise InputError(
-                f"{table.path}: column {column!r} holds {example!r}, which may be a thousand or a fraction; write "
-                "thousands without a comma, or fractions with a point."
-            )
         unlabelled = _find_withheld(tables) if unlabelled is None else unlabelled
         task = cls([column], unlabelled=unlabelled)
         values = task.encode(table, column, "--data")[task.labelled(table, column)]
@@ -137,16 +133,23 @@ class Regression(Task):
         return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        return [bool(cell.strip()) and cell.strip() != self._unlabelled for cell in cells]
+        return [bool(cell.strip()) and not _is_same(cell.strip(), self._unlabelled) for cell in cells]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
         if not table.has_column(column):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.dictionary_encode(column)
-        labelled = zip(values, self.are_labels(values), strict=True)
+        labelled = list(zip(values, self.are_labels(values), strict=True))
+        scores = [value for value, is_label in labelled if is_label]
+        if are_thousands(scores):
+            example = next(score for score in scores if "," in score)
+            raise InputError(
+                f"{table.path}: column {column!r} holds {example!r}, which may be a thousand or a fraction; write "
+                "thousands without a comma, or fractions with a point."
+            )
         parsed = [parse_number(value.strip()) if is_label else 0.0 for value, is_label in labelled]
-        scores = np.array(parsed, dtype=np.float32)  # None becomes NaN
-        wrong = np.flatnonzero(~np.isfinite(scores))
+        targets = np.array(parsed, dtype=np.float32)  # None becomes NaN
+        wrong = np.flatnonzero(~np.isfinite(targets))
         if len(wrong):
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
             cell = values[wrong[0]].strip()[:80]
@@ -154,7 +157,7 @@ class Regression(Task):
                 f"{where}: expected a finite number in column {column!r}. Got {cell!r} instead; if that means no "
                 f"score, empty the cells (or train with --unlabelled-value={shlex.quote(cell)}), else correct it."
             )
-        return scores[numbers]
+        return targets[numbers]
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return the squared error of standardized targets."""
@@ -266,6 +269,14 @@ class SquaredError(Loss):
         aims = (targets - self.center) / self.scale
         errors = (logits[:, 0].float() - aims) ** 2
         return errors.where(~targets.isnan(), 0.0).sum()
+
+
+def _is_same(cell: str, value: str | None) -> bool:
+    """Return whether a cell is a value, or the same number: programs write -1 as -1.0."""
+    if value is None or cell == value:
+        return cell == value
+    number = parse_number(cell)
+    return number is not None and number == parse_number(value)
 
 
 def _find_withheld(tables: InputTables) -> str | None:

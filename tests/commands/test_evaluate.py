@@ -148,6 +148,31 @@ def test_what_makes_scores_misleading_is_noted(trained: Path, table: Path, tmp_p
         assert "of its rows, so it may look too good" in shown
 
 
+def test_what_was_guessed_about_the_file_is_printed(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    """The encoding, and what the reader noted, as in training; with --quiet nothing."""
+    path = tmp_path / "new.csv"
+    rows = "carte perdue et très déçue,card\nl'app a planté après la mise à jour,app\n" * 9
+    path.write_bytes(f"text,label\n{rows}".encode("cp1252"))
+    assert evaluate(trained, path, tmp_path / "scores") == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith(f"table: {path}, 18 rows, texts in 'text' (cp1252 ")
+    assert line.endswith("--encoding)")
+    words = ["predict", "--model", str(trained), "--data", str(path), "--cpu", "--out"]
+    assert main([*words, str(tmp_path / "p.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == line
+    assert main([*words, "-"]) == 0
+    output = capsys.readouterr()
+    assert "table: " not in output.out
+    assert line in output.err.splitlines()
+    assert main([*words, str(tmp_path / "q.csv"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    inner = "".join(f"a card in line {number}\n" for number in range(30))
+    path.write_text("text,label\n" + "a card,card\nan app,app\n" * 20 + f'"start {inner}end",card\n')
+    (note,) = read_table(str(path)).notes
+    assert evaluate(trained, path, tmp_path / "again") == 0
+    assert f"note: {path} {note}\n" in capsys.readouterr().out
+
+
 def test_a_text_column_without_texts_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
     for name, cell in (("numbers", str), ("constant", lambda _: "TODO")):
         path = tmp_path / f"{name}.csv"

@@ -19,6 +19,7 @@ from classify.data.splits import Splits
 from classify.errors import InputError
 from classify.tasks.multi_label import MultiLabel
 from classify.tasks.registry import recognize
+from classify.tasks.regression import Regression
 from classify.training.inputs import check
 from tests.support.runs import make_config
 
@@ -384,6 +385,69 @@ def test_a_spelling_of_a_missing_score_is_asked_about(tmp_path: Path) -> None:
     assert len(splits.train) + len(splits.validation) + len(splits.test or ()) == 50
     assert len(splits.unlabelled["unlabelled.csv"]) == 10
     assert "no row has it as its label" in refusal(path, unlabelled_value="-")
+
+
+@pytest.mark.parametrize("header", ["text,question,sentence,label", "sentence1,sentence2,text,label"])
+def test_a_text_beside_two_that_may_be_a_pair_is_asked_about(tmp_path: Path, header: str) -> None:
+    path = write(tmp_path / "a.csv", header, "text", "text", "text", ["a", "b"])
+    first, last = [name for name in header.split(",") if name not in ("text", "label")]
+    part = (
+        f"the text may be in one column, or in '{first}' and '{last}' (for a pair give --text-pair-column, too): text"
+    )
+    words = refusal(path)
+    assert part in words
+    assert '--text-column "text"' in words
+    assert load(path, text_column="text").columns.texts.named == ("text",)
+    assert load(path, text_column=first, text_pair_column=last).columns.texts.named == (first, last)
+    assert load(path, text_pair_column=last).columns.texts.named == (first, last)
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        ("question,sentence", {"index": str}),
+        ("question1,question2", {"id": str, "qid1": str, "qid2": str}),
+        ("sentence1,sentence2", {"idx": str}),
+        ("premise,hypothesis", {"title": "text"}),
+        ("sentence_A,sentence_B", {"comment": "text"}),
+        ("text1,text2", {"text_id": str}),
+    ],
+)
+def test_usual_pairs_are_not_asked_about(tmp_path: Path, names: str, others: dict[str, Any]) -> None:
+    header = ",".join([*others, names, "label"])
+    path = write(tmp_path / "a.csv", header, *others.values(), "text", "text", ["a", "b"])
+    assert ",".join(load(path).columns.texts.named) == names
+
+
+def test_thousands_are_refused_in_every_table(tmp_path: Path) -> None:
+    """5,263 would be scored as 5.263."""
+    path = write(tmp_path / "a.csv", "text,score", "text", lambda row: f"{row * 47}.5")
+    other = write(tmp_path / "b.csv", "text,score", "text", ['"5,263"', '"9,275"', "812"])
+    part = "b.csv: column 'score' holds '5,263', which may be a thousand or a fraction; write thousands without a comma"
+    assert part in refusal(path, test_data=str(other))
+    assert part in refusal(path, eval_data=str(other))
+    with pytest.raises(InputError, match=r"b\.csv: column 'score' holds '5,263', which may be a thousand"):
+        Regression(["score"]).encode(read_table(str(other)), "score", "the training data")
+    fractions = write(tmp_path / "c.csv", "text,score", "text", ['"5,263"', '"9,27"', "812"])
+    assert load(path, test_data=str(fractions)).scored.targets.max() == 812
+
+
+def test_a_missing_score_is_the_same_number_in_every_table(tmp_path: Path) -> None:
+    """Programs write -1 as -1.0."""
+    path = write(tmp_path / "a.csv", "text,score", "text", lambda row: "-1" if row % 4 == 0 else f"{row / 7:.3f}")
+    test = write(tmp_path / "b.csv", "text,score", "text", ["-1.0", "2.5", "0.5"], rows=30)
+    for value in ("-1", "-1.0"):
+        splits = load(path, test_data=str(test), unlabelled_value=value)
+        assert len(splits.unlabelled["unlabelled.csv"]) == 15
+        assert splits.test is not None
+        assert (len(splits.test), splits.test.targets.min()) == (20, 0.5)
+    assert "no row has it as its label" in refusal(path, unlabelled_value="-2")
+
+
+def test_scores_have_no_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,score", "text", lambda row: f"{row / 7:.3f}")
+    for names in ("1=bad", "no-such-file.txt"):
+        assert "--label-names: scores have no classes; drop the flag" in refusal(path, label_names=names)
 
 
 def test_decimal_commas_do_not_separate_columns(tmp_path: Path) -> None:

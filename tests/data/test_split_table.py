@@ -45,6 +45,30 @@ def texts_of(splits: Splits) -> dict[str, set[str]]:
     return {name: set(part.texts("text")) if part is not None else set() for name, part in parts}
 
 
+# Cells that are no texts, in every table.
+
+
+def test_cells_of_every_table_are_looked_at(tmp_path: Path) -> None:
+    """Texts that are empty or a spelling of a missing one, and labels that an annotator rejected."""
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
+    for flag in ("eval_data", "test_data"):
+        texts = ["", "nan", "None", "a text", "?!", "another"]
+        rows = [(texts[i % 6] or "", "ab"[i % 2], ("accept", "reject")[i % 4 == 3]) for i in range(12)]
+        further = write(tmp_path / f"{flag}.csv", rows, "text,label,answer")
+        notes = load(path, **{flag: str(further)}).warnings
+        assert f"{further} lines 2, 8: the text is empty" in notes
+        assert (
+            f"{further} lines 3, 4, 9 and 1 more: column 'text' holds 'nan', a usual spelling of a missing text; empty "
+            "such cells, or leave the rows out"
+        ) in notes
+        assert any(note.startswith(f"{further}: column 'answer' holds 'reject' 3: annotators") for note in notes)
+
+
+def test_a_single_short_answer_is_no_missing_text(tmp_path: Path) -> None:
+    rows = [("none" if i == 7 else f"text {i}", "ab"[i % 2]) for i in range(40)]
+    assert not any("missing text" in note for note in load(write(tmp_path / "a.csv", rows)).warnings)
+
+
 # A column that says which part a row is in.
 
 
@@ -574,6 +598,23 @@ def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
     assert load(three, group_column="customer").columns.labels == ("kind",)
 
 
+def test_groups_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], f"u{i // 8}" + " " * (i % 8 == 7)) for i in range(200)]
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,user"), group_column="user")
+    users = [user.strip() for user in splits.train.table.column("user")]
+    assert splits.test is not None
+    parts = [{users[row] for row in part.rows} for part in (splits.train, splits.validation, splits.test)]
+    assert sum(map(len, parts)) == len(set(users))
+
+
+@pytest.mark.parametrize("other", ["validation", "test"])
+def test_a_training_split_without_labels_is_refused_with_the_reason(tmp_path: Path, other: str) -> None:
+    rows = [(f"text {i}", "" if i < 60 else "ab"[i % 2], "train" if i < 60 else other) for i in range(160)]
+    path = write(tmp_path / "a.csv", rows, "text,label,split")
+    with pytest.raises(InputError, match=r"a\.csv: no row of the training split in column 'split' has a label"):
+        load(path)
+
+
 def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], "train" if i % 4 else "test", f"user {i % 9}") for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,kind,split,user")
@@ -618,8 +659,52 @@ def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Pa
     splits = load(tmp_path / "data")
     assert splits.test is not None
     assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [36, 4, 8]
+    assert any("test.csv is given; its rows of 'test' may be trained on" in note for note in splits.warnings)
     with pytest.raises(InputError, match=r"--split-column and .*test\.csv both define"):
         load(tmp_path / "data", split_column="split")
+
+
+def test_a_split_column_that_is_not_used_is_noted(tmp_path: Path) -> None:
+    """Rows marked as those of another split are trained on."""
+    rows = [
+        (f"text {i}", "ab"[i % 2], ("train", "train", "dev", "test")[i % 4], f"2024-01-{i % 28 + 1}") for i in range(40)
+    ]
+    path = write(tmp_path / "a.csv", rows, "text,label,split,day")
+    further = write(tmp_path / "b.csv", [(f"new {i}", "ab"[i % 2]) for i in range(8)])
+    for flag, value in (("test_data", "test"), ("eval_data", "dev")):
+        name = f"--{flag.replace('_', '-')}"
+        part = rf"a\.csv: column 'split' has rows of '{value}' beside {name}; drop {name} to .* --split-column none"
+        with pytest.raises(InputError, match=part):
+            load(path, **{flag: str(further)})
+        assert not any("splits" in note for note in load(path, split_column="none", **{flag: str(further)}).warnings)
+    note = f"{path} has the column 'split' of splits, which is not used, since --split-by-time is given; its rows of "
+    assert f"{note}'dev', 'test' may be trained on" in load(path, split_by_time="day").warnings
+    two = write(tmp_path / "c.csv", [row for row in rows if row[2] != "test"], "text,label,split,day")
+    note = f"{two} has the column 'split' of splits, which is not used, since --test-data is given; its rows of 'dev' "
+    assert f"{note}may be trained on" in load(two, test_data=str(further)).warnings
+
+
+def test_the_second_of_two_split_columns_is_named(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2], ("train", "test")[i % 4 == 3], ("train", "test")[i % 5 == 4]) for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, "text,label,partition,split")
+    note = (
+        f"{path} has the column 'split' of splits, which differ from those of the column 'partition' and are not used"
+    )
+    assert any(warning.startswith(note) for warning in load(path).warnings)
+    for name in ("partition", "split"):
+        assert not any("of splits" in warning for warning in load(path, split_column=name).warnings)
+    same = write(tmp_path / "b.csv", [(*row[:3], row[2].upper()) for row in rows], "text,label,partition,split")
+    assert not any("of splits" in warning for warning in load(same).warnings)
+
+
+@pytest.mark.parametrize("column", ["split", "subset"])
+def test_many_other_values_beside_splits_are_asked_about(tmp_path: Path, column: str) -> None:
+    values = [*["train"] * 4, "test", *(f"x{number}" for number in range(12))]
+    rows = [(f"text {i}", "ab"[i % 2], values[i % len(values)]) for i in range(90)]
+    path = write(tmp_path / "a.csv", rows, f"text,label,{column}")
+    with pytest.raises(InputError, match=rf"column '{column}' holds 'train', .* and 4 more; .*'x4' and 7 more is none"):
+        load(path)
+    assert "80/10/10" in load(path, split_column="none").decisions[-1].why
 
 
 @pytest.mark.parametrize(
