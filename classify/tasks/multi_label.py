@@ -7,7 +7,7 @@ import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ from classify.data.label_lists import (
     COLUMN_SEPARATOR,
     SEPARATORS,
     UNUSUAL_SEPARATORS,
+    find_mixed,
     find_separator,
     split_cell,
     undivided_cell,
@@ -51,6 +52,7 @@ _CHOOSING_LABELS = 4
 _MOST_WEIGHT = 100.0
 # Between the predicted labels of a row.
 _JOIN = "|"
+_SHOWN = 60
 
 
 class MultiLabel(Task):
@@ -103,7 +105,8 @@ class MultiLabel(Task):
                     f"{path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
                     "labels. Give a column per label, e.g. --label-column a,b,c."
                 )
-            separator = _choose_separator(stats.values)
+            refuse_mixed_lists(tables)
+            separator = _choose_separator(stats.values, distinct_cells(tables.train, column, config.unlabelled_value))
         classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
@@ -180,7 +183,9 @@ class MultiLabel(Task):
         """Return the task with the separator of the table's cells, or of several label columns."""
         separator = COLUMN_SEPARATOR
         if column not in table.derived:
-            separator = _choose_separator(column_stats(table, column).values, self.labels)
+            separator = _choose_separator(
+                column_stats(table, column).values, distinct_cells(table, column), {*self.labels, *self._classes.names}
+            )
         counts = _count_labels(table, column, separator)
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
@@ -372,14 +377,32 @@ class BinaryCrossEntropy(Loss):
         return (losses * counted).sum() / logits.shape[1]
 
 
-def _choose_separator(values: Sequence[str], labels: Sequence[str] = ()) -> str:
+def distinct_cells(table: Table, column: str, unlabelled: str | None = None) -> set[str]:
+    """Return the non-empty cells of all rows, without those that hold `unlabelled`."""
+    return {cell.strip() for cell in table.dictionary_encode(column)[0]} - {"", unlabelled}
+
+
+def refuse_mixed_lists(tables: InputTables) -> None:
+    """Raise InputError where lists in brackets are beside cells such as "a,b": no separator fits both."""
+    column, unlabelled = tables.columns.label, tables.config.unlabelled_value
+    mixed = find_mixed(set().union(*(distinct_cells(table, column, unlabelled) for table in tables.learned)))
+    if mixed is not None:
+        raise InputError(
+            f"{tables.train.path}: column {column!r} holds lists such as {mixed[0][:_SHOWN]!r} and cells such as "
+            f"{mixed[1][:_SHOWN]!r}, which may be several labels; expected one form. Write all cells as lists, e.g. "
+            f"{json.dumps([mixed[1][:_SHOWN]], ensure_ascii=False)} if that is one label, or give "
+            "--task single if each cell is one class."
+        )
+
+
+def _choose_separator(values: Sequence[str], cells: Set[str], labels: Set[str] = frozenset()) -> str:
     """Return the separator of a column's labels, also one that only few rows have, or an unusual one.
 
-    `labels` are those of a trained model, which are never divided.
+    `values` are a sample, `cells` all distinct ones. `labels` are those of a trained model, which are never divided.
     """
-    separator = find_separator(values)
+    separator = find_separator([value for value in values if value not in labels])
     if separator is None:
-        undivided = undivided_cell(sorted(set(values) - set(labels)), (*SEPARATORS, *UNUSUAL_SEPARATORS), labels)
+        undivided = undivided_cell(sorted(cells - labels), (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS), labels)
         separator = _JOIN if undivided is None else undivided[1]
     return separator
 
