@@ -61,7 +61,7 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     if separator == BRACKETS and cell[0] not in "[{(":
         return [cell]
     if separator == BRACKETS:
-        return [str(label).strip() for label in _parse_list(cell)]
+        return [name for label in _parse_list(cell) if (name := str(label).strip())]
     return [label for label in _split(cell, separator) if label]
 
 

@@ -137,7 +137,9 @@ class MultiLabel(Task):
             )
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
         if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
-            _refuse_mostly_empty(tables.train, column)
+            for table in (tables.train, tables.eval, tables.test):
+                if table is not None and table.has_column(column):
+                    _refuse_mostly_empty(table, column)
         remark = ""
         if separator == COLUMN_SEPARATOR and all(
             cell and COLUMN_SEPARATOR not in cell for cell in tables.train.dictionary_encode(column)[0]
@@ -206,14 +208,19 @@ class MultiLabel(Task):
         """Return whether the labels of rows with these cells are known.
 
         An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
+        So is an empty list.
         """
         stripped = [cell.strip() for cell in cells]
         # A file may hold no labels of a test; columns of 0 and 1 always hold some.
         has_labels = any(stripped) or self._separator == COLUMN_SEPARATOR
-        return [
-            has_labels and cell not in self._classes.unlabelled and (self._empty_is_labelled or bool(cell))
-            for cell in stripped
-        ]
+        return [has_labels and self._is_known(cell) for cell in stripped]
+
+    def _is_known(self, cell: str) -> bool:
+        try:
+            labels = split_cell(cell, self._separator)
+        except ValueError:  # refused where it is read
+            return True
+        return not self._classes.unlabelled.issuperset(labels) if labels else self._empty_is_labelled
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):
@@ -422,9 +429,12 @@ def _read_labels(
 
 
 def _refuse_mostly_empty(table: Table, column: str) -> None:
-    """Raise InputError where most rows have no label: they may have none, or not have been labelled yet."""
+    """Raise InputError where most rows have no label: they may have none, or not have been labelled yet.
+
+    Where all have none, the table is there to be predicted.
+    """
     empty = int(table.is_blank(column).sum())
-    if 2 * empty > len(table):
+    if 2 * empty > len(table) > empty:
         raise InputError(
             f"{table.path}: {empty} of {len(table)} rows have an empty cell in column {column!r}. If no label applies "
             "to them, give --task multi; if they have not been labelled, --drop-unlabelled or "
