@@ -127,6 +127,14 @@ def unwrap(labels: Iterable[str]) -> dict[str, str]:
     return inner
 
 
+def is_empty_list(cell: str) -> bool:
+    """Return whether a cell is a list without labels, such as [] or [""]."""
+    try:
+        return cell.startswith("[") and not split_cell(cell, BRACKETS)
+    except ValueError:
+        return False
+
+
 def _is_bracketed(value: str) -> bool:
     """Return whether a value is a list in brackets, perhaps a malformed one, or a tuple."""
     return value[:1] + value[-1:] == "[]" or _list_length(value) is not None

@@ -26,7 +26,15 @@ from classify.data.label_lists import (
     split_cell,
     undivided_cell,
 )
-from classify.data.labels import MIN_ROWS, ClassNames, find_class_names, label_sort_key, list_counts, refuse_unknown
+from classify.data.labels import (
+    MIN_ROWS,
+    ClassNames,
+    find_class_names,
+    is_no_label,
+    label_sort_key,
+    list_counts,
+    refuse_unknown,
+)
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
@@ -217,7 +225,7 @@ class MultiLabel(Task):
 
     def _is_known(self, cell: str) -> bool:
         try:
-            labels = split_cell(cell, self._separator)
+            labels = [label for label in split_cell(cell, self._separator) if not is_no_label(label)]
         except ValueError:  # refused where it is read
             return True
         return not self._classes.unlabelled.issuperset(labels) if labels else self._empty_is_labelled
@@ -235,8 +243,8 @@ class MultiLabel(Task):
                 if name in index:
                     targets[place, index[name]] = 1
                 elif name is not None:
-                    faults.setdefault(name, []).extend(np.flatnonzero(numbers == place).tolist())
-        refuse_unknown(faults, table, self.labels, known_from)
+                    faults.setdefault(name, []).append(place)
+        refuse_unknown(faults, numbers, table, self.labels, known_from)
         return targets[numbers]
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
