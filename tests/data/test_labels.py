@@ -128,18 +128,18 @@ def test_a_file_names_numbers_with_leading_zeros(tmp_path: Path, labels: list[st
 def test_many_labels_without_letters_are_read_in_time() -> None:
     """Each is looked at once: a pass over all for each took 17 s."""
     signs = [chr(0x2190 + n // 90) + chr(0x2200 + n % 90) for n in range(8_000)]
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert name_classes(dict.fromkeys(signs, 2)).notes() == []
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize("task", [SingleLabel(["a", "b"]), MultiLabel(["a", "b"])], ids=["single", "multi"])
 def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLabel | MultiLabel) -> None:
-    """One pass over the rows for each took 8 s."""
+    """One pass over the rows for each took 30 s."""
     path = tmp_path / "test.csv"
-    path.write_text("text,label\n" + "".join(f"new {n},u{n // 3}\n" for n in range(240_000)))
+    path.write_text("text,label\n" + "".join(f"new {n},u{n // 2}\n" for n in range(400_000)))
     table = read_table(str(path))
-    begin = time.perf_counter()
-    with pytest.raises(InputError, match=r"80000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
+    begin = time.process_time()
+    with pytest.raises(InputError, match=r"200000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
         task.encode(table, "label", "--data")
-    assert time.perf_counter() - begin < 4
+    assert time.process_time() - begin < 15
