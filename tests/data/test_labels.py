@@ -135,11 +135,11 @@ def test_many_labels_without_letters_are_read_in_time() -> None:
 
 @pytest.mark.parametrize("task", [SingleLabel(["a", "b"]), MultiLabel(["a", "b"])], ids=["single", "multi"])
 def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLabel | MultiLabel) -> None:
-    """One pass over the rows for each took 30 s."""
+    """One pass over the rows for each took more than 20 s."""
     path = tmp_path / "test.csv"
-    path.write_text("text,label\n" + "".join(f"new {n},u{n // 2}\n" for n in range(400_000)))
+    path.write_text("text,label\n" + "".join(f"new {n},u{n}\n" for n in range(400_000)))
     table = read_table(str(path))
     begin = time.process_time()
-    with pytest.raises(InputError, match=r"200000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
+    with pytest.raises(InputError, match=r"400000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
         task.encode(table, "label", "--data")
-    assert time.process_time() - begin < 15
+    assert time.process_time() - begin < 10
