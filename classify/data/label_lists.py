@@ -19,7 +19,11 @@ UNUSUAL_SEPARATORS = ("/", "+", "&", "\t", "\n", " and ", " ", "、", "，", "�
 COLUMN_SEPARATOR = "\x1f"
 # Lists as NumPy prints them, which Python would join to one string.
 _WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
-# The separator of cells such as ["a", "b"].
+# An array of numbers as NumPy prints it.
+_ARRAY = re.compile(r"\[\s*-?\d+(\s+-?\d+)+\s*\]")
+# A tuple of names or whole numbers as Python prints it; neither (other) nor (1,234).
+_TUPLE = re.compile(r"""\(\s*(['"].*['"]|-?\d+(, -?\d+)*)\s*,?\s*\)""", re.DOTALL)
+# The separator of cells such as ["a", "b"], or ('a', 'b') as Python writes tuples.
 BRACKETS = "[]"
 
 
@@ -29,13 +33,24 @@ def find_separator(values: Sequence[str]) -> str | None:
     if values and not plain:
         return BRACKETS
     # JSON may have a list for several labels and a string for one.
-    divided = any(separator in value for value in plain for separator in SEPARATORS)
+    divided = sum(any(map(value.__contains__, SEPARATORS)) for value in plain) > _LEAST * len(values)
     if not divided and len(values) - len(plain) > _LEAST * len(values) and any(map(_lists_several, values)):
         return BRACKETS
     for separator in SEPARATORS:
-        if sum(separator in value for value in values) > _LEAST * len(values):
+        if sum(separator in value for value in plain) > _LEAST * len(values):
             return separator
     return None
+
+
+def find_mixed(cells: Iterable[str]) -> tuple[str, str] | None:
+    """Return a list of several labels in brackets, and a cell that a separator may divide; None without both.
+
+    Ranges such as (10, 20] are names beside [0, 10].
+    """
+    cells = sorted(cells)
+    listed = next((cell for cell in cells if _lists_several(cell)), None)
+    divided = (cell for cell in cells if cell[:1] not in "[(" and any(map(cell.__contains__, SEPARATORS)))
+    return None if listed is None or (other := next(divided, None)) is None else (listed, other)
 
 
 def split_cell(cell: str, separator: str | None) -> list[str]:
@@ -46,7 +61,7 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     if separator == BRACKETS and cell[0] not in "[{(":
         return [cell]
     if separator == BRACKETS:
-        return [str(label).strip() for label in _parse_list(cell)]
+        return [name for label in _parse_list(cell) if (name := str(label).strip())]
     return [label for label in _split(cell, separator) if label]
 
 
@@ -65,8 +80,12 @@ def undivided_cell(
     names = {*labels, *known}
     for separator in separators:
         for label in labels:
-            parts = _split(label, separator)
-            if len(parts) > 1 and names.issuperset(parts):
+            if separator == BRACKETS:
+                parts = list(map(str, _parse_list(label))) if _lists_several(label) else []
+            else:
+                parts = _split(label, separator)
+            # A list in quotes is no name, whatever it holds.
+            if len(parts) > 1 and (names.issuperset(parts) or (separator == BRACKETS and label[1:2] in ("'", '"'))):
                 return label, separator
     return None
 
@@ -79,7 +98,9 @@ def are_lists(values: Sequence[str]) -> bool:
     try:
         lists = [split_cell(value, separator) for value in values]
     except ValueError:  # refused where they are read
-        return separator == BRACKETS and any("," in value or _WITHOUT_COMMA.search(value) for value in values)
+        return separator == BRACKETS and any(
+            "," in value or _WITHOUT_COMMA.search(value) or _ARRAY.fullmatch(value) for value in values
+        )
     several = sum(len(labels) > 1 for labels in lists)
     counts = Counter(label for labels in lists for label in labels)
     return (
@@ -106,27 +127,41 @@ def unwrap(labels: Iterable[str]) -> dict[str, str]:
     return inner
 
 
-def _is_bracketed(value: str) -> bool:
-    return value.startswith("[") and value.endswith("]")
-
-
-def _lists_several(value: str) -> bool:
+def is_empty_list(cell: str) -> bool:
+    """Return whether a cell is a list without labels, such as [] or [""]."""
     try:
-        return _is_bracketed(value) and len(_parse_list(value)) > 1
+        return cell.startswith("[") and not split_cell(cell, BRACKETS)
     except ValueError:
         return False
 
 
-def _parse_list(cell: str) -> list[object]:
+def _is_bracketed(value: str) -> bool:
+    """Return whether a value is a list in brackets, perhaps a malformed one, or a tuple."""
+    return value[:1] + value[-1:] == "[]" or _list_length(value) is not None
+
+
+def _lists_several(value: str) -> bool:
+    return (_list_length(value) or 0) > 1
+
+
+def _list_length(value: str) -> int | None:
+    """Return the number of labels of a list or a tuple; None for anything else, such as (other)."""
+    try:
+        return len(_parse_list(value)) if value[:1] + value[-1:] == "[]" or _TUPLE.fullmatch(value) else None
+    except ValueError:
+        return None
+
+
+def _parse_list(cell: str) -> Sequence[object]:
     if _WITHOUT_COMMA.search(cell):
         raise ValueError("no comma between its labels")
     try:
         parsed = json.loads(cell)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             parsed = ast.literal_eval(cell)
-        except (SyntaxError, MemoryError, RecursionError) as error:
+        except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
             raise ValueError(f"no list: {error}") from None
-    if not isinstance(parsed, list):
+    if not isinstance(parsed, list | tuple):
         raise ValueError("no list")
     return parsed

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from classify.data.content import MISSING, MONTH
-from classify.data.label_lists import unwrap
+from classify.data.label_lists import is_empty_list, unwrap
 from classify.data.table import Table
 from classify.data.text_hashes import normalize_text
 from classify.decision import Decision
@@ -86,7 +86,7 @@ class ClassNames:
 
     def of(self, label: str) -> str | None:
         """Return the class of a label value; None where it means unlabelled."""
-        return None if label in self.unlabelled or not label.strip() else self.names.get(label, label)
+        return None if label in self.unlabelled or is_no_label(label) else self.names.get(label, label)
 
     def list_merged(self, *, normalized: bool) -> list[str]:
         """List each class with its labels and their rows where there are several.
@@ -115,6 +115,7 @@ class ClassNames:
         """Note merged labels, and label values that may mean unlabelled or were changed by a spreadsheet."""
         lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
         dates = [label for label in self.rows if _DATE.fullmatch(label)]
+        others_are_words = any(any(map(str.isalnum, label)) for label in self.rows)
         return [
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(
@@ -127,7 +128,7 @@ class ClassNames:
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
-                if rows and self._may_mean_none(label)
+                if rows and self._may_mean_none(label, others_are_words=others_are_words)
             ),
             *(
                 [f"the label {dates[0]!r} looks like a date, others do not: a spreadsheet may have changed it"]
@@ -144,7 +145,7 @@ class ClassNames:
                 numbers.setdefault(int(name), []).append(name)
         return [same for same in numbers.values() if len(same) > 1]
 
-    def _may_mean_none(self, label: str) -> bool:
+    def _may_mean_none(self, label: str, *, others_are_words: bool) -> bool:
         """Return whether a label value usually means unlabelled, as -1 in most rows beside 0 and 1."""
         if label == "-1":
             return set(self.rows) == {"-1", "0", "1"} and self.rows["-1"] > self.rows["0"] + self.rows["1"]
@@ -152,11 +153,15 @@ class ClassNames:
         if any(map(str.isalnum, label)):
             return name in _PLACEHOLDERS or name in MISSING or _SPREADSHEET_ERROR.fullmatch(label) is not None
         is_dash = all(unicodedata.category(character) in ("Pd", "Po") for character in label)
-        others_are_words = any(any(map(str.isalnum, other)) for other in self.rows)
         return label in _PLACEHOLDERS or (is_dash and others_are_words and "+" not in self.rows)  # - may be negative
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)
+
+
+def is_no_label(cell: str) -> bool:
+    """Return whether a cell shows no label: it is empty, an empty list, or holds only invisible characters."""
+    return not _INVISIBLE.sub("", cell) or is_empty_list(cell.strip())
 
 
 def _normalize(label: str) -> str:
@@ -202,7 +207,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
             raise InputError(no_such_label(config.unlabelled_value))
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
-    named = {label: count for label, count in counts.items() if label.strip() and label not in unlabelled}
+    named = {label: count for label, count in counts.items() if label not in unlabelled and not is_no_label(label)}
     return name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
 
 
@@ -294,7 +299,8 @@ def _names_of_file(path: str, labels: Collection[str]) -> dict[str, str]:
             f"--label-names {path}: {len(names)} names, for labels from 0 to {len(names) - 1} or from 1 to "
             f"{len(names)}. Got {got} instead; give pairs such as 0=negative,1=positive."
         )
-    return {str(number + first): name for number, name in enumerate(names)}
+    # Labels such as 01 are numbers, too.
+    return {label: names[int(label) - first] for label in labels}
 
 
 def find_labels(
@@ -347,16 +353,26 @@ def value_counts(table: Table, column: str) -> dict[str, int]:
     return {pair["values"]: pair["counts"] for pair in pairs}
 
 
-def refuse_unknown(rows_of: Mapping[str, list[int]], table: Table, labels: Sequence[str], known_from: str) -> None:
-    """Raise InputError naming labels that `known_from` does not have, with their rows."""
+def refuse_unknown(
+    places: Mapping[str, list[int]],
+    numbers: npt.NDArray[np.int64],
+    table: Table,
+    labels: Sequence[str],
+    known_from: str,
+) -> None:
+    """Raise InputError naming labels that `known_from` does not have, with their rows.
+
+    `places` are those of each label among the column's distinct cells, `numbers` (rows,) the place of each row's cell.
+    """
+    # Of the labels that are shown: each is a pass over the rows.
+    rows_of = {name: np.flatnonzero(np.isin(numbers, places[name])).tolist() for name in list(places)[:_SHOWN]}
     expected = f"expected one of {list_some(list(map(repr, labels[:_LISTED])), len(labels))}"
-    if len(rows_of) > _SHOWN:
-        names = list(rows_of)[:_SHOWN]
-        places = table.describe_row_groups([rows_of[name][:1] for name in names])
-        listed = [f"{name[:_LONGEST]!r} ({place})" for name, place in zip(names, places, strict=True)]
-        hint = " Do its columns differ from those of the training table?" if len(rows_of) > len(labels) else ""
+    if len(places) > _SHOWN:
+        where = table.describe_row_groups([rows[:1] for rows in rows_of.values()])
+        listed = [f"{name[:_LONGEST]!r} ({place})" for name, place in zip(rows_of, where, strict=True)]
+        hint = " Do its columns differ from those of the training table?" if len(places) > len(labels) else ""
         raise InputError(
-            f"{table.path}: {len(rows_of)} labels are in no row of {known_from}: {list_some(listed, len(rows_of))}; "
+            f"{table.path}: {len(places)} labels are in no row of {known_from}: {list_some(listed, len(places))}; "
             f"{expected}.{hint}"
         )
     if rows_of:
@@ -386,7 +402,8 @@ def check_empty_labels(tables: InputTables) -> None:
         return
     has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
     for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
-        empty = np.flatnonzero(table.is_blank(column))
+        values, numbers = table.dictionary_encode(column)
+        empty = np.flatnonzero(np.array(list(map(is_no_label, values)), dtype=bool)[numbers])
         if 2 * len(empty) > len(table):
             if len({label for source in tables.learned for label in class_counts(source, column, ClassNames())}) == 1:
                 return  # refused as a single class: empty cells may mean the other

@@ -7,7 +7,7 @@ import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,11 +21,20 @@ from classify.data.label_lists import (
     COLUMN_SEPARATOR,
     SEPARATORS,
     UNUSUAL_SEPARATORS,
+    find_mixed,
     find_separator,
     split_cell,
     undivided_cell,
 )
-from classify.data.labels import MIN_ROWS, ClassNames, find_class_names, label_sort_key, list_counts, refuse_unknown
+from classify.data.labels import (
+    MIN_ROWS,
+    ClassNames,
+    find_class_names,
+    is_no_label,
+    label_sort_key,
+    list_counts,
+    refuse_unknown,
+)
 from classify.data.reading import InputTables
 from classify.data.table import Table
 from classify.decision import Decision
@@ -51,6 +60,7 @@ _CHOOSING_LABELS = 4
 _MOST_WEIGHT = 100.0
 # Between the predicted labels of a row.
 _JOIN = "|"
+_SHOWN = 60
 
 
 class MultiLabel(Task):
@@ -103,7 +113,8 @@ class MultiLabel(Task):
                     f"{path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
                     "labels. Give a column per label, e.g. --label-column a,b,c."
                 )
-            separator = _choose_separator(stats.values)
+            refuse_mixed_lists(tables)
+            separator = _choose_separator(stats.values, distinct_cells(tables.train, column, config.unlabelled_value))
         classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
@@ -134,7 +145,9 @@ class MultiLabel(Task):
             )
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
         if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
-            _refuse_mostly_empty(tables.train, column)
+            for table in (tables.train, tables.eval, tables.test):
+                if table is not None and table.has_column(column):
+                    _refuse_mostly_empty(table, column)
         remark = ""
         if separator == COLUMN_SEPARATOR and all(
             cell and COLUMN_SEPARATOR not in cell for cell in tables.train.dictionary_encode(column)[0]
@@ -180,7 +193,9 @@ class MultiLabel(Task):
         """Return the task with the separator of the table's cells, or of several label columns."""
         separator = COLUMN_SEPARATOR
         if column not in table.derived:
-            separator = _choose_separator(column_stats(table, column).values, self.labels)
+            separator = _choose_separator(
+                column_stats(table, column).values, distinct_cells(table, column), {*self.labels, *self._classes.names}
+            )
         counts = _count_labels(table, column, separator)
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
@@ -201,14 +216,19 @@ class MultiLabel(Task):
         """Return whether the labels of rows with these cells are known.
 
         An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
+        So is an empty list.
         """
         stripped = [cell.strip() for cell in cells]
         # A file may hold no labels of a test; columns of 0 and 1 always hold some.
         has_labels = any(stripped) or self._separator == COLUMN_SEPARATOR
-        return [
-            has_labels and cell not in self._classes.unlabelled and (self._empty_is_labelled or bool(cell))
-            for cell in stripped
-        ]
+        return [has_labels and self._is_known(cell) for cell in stripped]
+
+    def _is_known(self, cell: str) -> bool:
+        try:
+            labels = [label for label in split_cell(cell, self._separator) if not is_no_label(label)]
+        except ValueError:  # refused where it is read
+            return True
+        return not self._classes.unlabelled.issuperset(labels) if labels else self._empty_is_labelled
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):
@@ -223,8 +243,8 @@ class MultiLabel(Task):
                 if name in index:
                     targets[place, index[name]] = 1
                 elif name is not None:
-                    faults.setdefault(name, []).extend(np.flatnonzero(numbers == place).tolist())
-        refuse_unknown(faults, table, self.labels, known_from)
+                    faults.setdefault(name, []).append(place)
+        refuse_unknown(faults, numbers, table, self.labels, known_from)
         return targets[numbers]
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
@@ -372,14 +392,32 @@ class BinaryCrossEntropy(Loss):
         return (losses * counted).sum() / logits.shape[1]
 
 
-def _choose_separator(values: Sequence[str], labels: Sequence[str] = ()) -> str:
+def distinct_cells(table: Table, column: str, unlabelled: str | None = None) -> set[str]:
+    """Return the non-empty cells of all rows, without those that hold `unlabelled`."""
+    return {cell.strip() for cell in table.dictionary_encode(column)[0]} - {"", unlabelled}
+
+
+def refuse_mixed_lists(tables: InputTables) -> None:
+    """Raise InputError where lists in brackets are beside cells such as "a,b": no separator fits both."""
+    column, unlabelled = tables.columns.label, tables.config.unlabelled_value
+    mixed = find_mixed(set().union(*(distinct_cells(table, column, unlabelled) for table in tables.learned)))
+    if mixed is not None:
+        raise InputError(
+            f"{tables.train.path}: column {column!r} holds lists such as {mixed[0][:_SHOWN]!r} and cells such as "
+            f"{mixed[1][:_SHOWN]!r}, which may be several labels; expected one form. Write all cells as lists, e.g. "
+            f"{json.dumps([mixed[1][:_SHOWN]], ensure_ascii=False)} if that is one label, or give "
+            "--task single if each cell is one class."
+        )
+
+
+def _choose_separator(values: Sequence[str], cells: Set[str], labels: Set[str] = frozenset()) -> str:
     """Return the separator of a column's labels, also one that only few rows have, or an unusual one.
 
-    `labels` are those of a trained model, which are never divided.
+    `values` are a sample, `cells` all distinct ones. `labels` are those of a trained model, which are never divided.
     """
-    separator = find_separator(values)
+    separator = find_separator([value for value in values if value not in labels])
     if separator is None:
-        undivided = undivided_cell(sorted(set(values) - set(labels)), (*SEPARATORS, *UNUSUAL_SEPARATORS), labels)
+        undivided = undivided_cell(sorted(cells - labels), (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS), labels)
         separator = _JOIN if undivided is None else undivided[1]
     return separator
 
@@ -399,9 +437,12 @@ def _read_labels(
 
 
 def _refuse_mostly_empty(table: Table, column: str) -> None:
-    """Raise InputError where most rows have no label: they may have none, or not have been labelled yet."""
+    """Raise InputError where most rows have no label: they may have none, or not have been labelled yet.
+
+    Where all have none, the table is there to be predicted.
+    """
     empty = int(table.is_blank(column).sum())
-    if 2 * empty > len(table):
+    if 2 * empty > len(table) > empty:
         raise InputError(
             f"{table.path}: {empty} of {len(table)} rows have an empty cell in column {column!r}. If no label applies "
             "to them, give --task multi; if they have not been labelled, --drop-unlabelled or "

@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection
 
 from classify.data.content import column_stats
-from classify.data.label_lists import SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
+from classify.data.label_lists import BRACKETS, SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
 from classify.tasks.base import Task
-from classify.tasks.multi_label import MultiLabel
+from classify.tasks.multi_label import MultiLabel, distinct_cells, refuse_mixed_lists
 from classify.tasks.regression import Regression
 from classify.tasks.single_label import SingleLabel
 
@@ -42,7 +42,10 @@ def _recognize(tables: InputTables) -> Task:
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
     stats = column_stats(tables.train, tables.columns.label, tables.config.unlabelled_value)
-    _refuse_annotations(tables.train.path, tables.columns.label, set(stats.values))
+    # Of all rows: few may be lists or objects.
+    cells = distinct_cells(tables.train, tables.columns.label, tables.config.unlabelled_value)
+    for labels in (set(stats.values), cells):
+        _refuse_annotations(tables.train.path, tables.columns.label, labels)
     if stats.is_numbers_or_lists and tables.config.label_names is None:
         example = next(value for value in stats.values if "," in value)
         raise InputError(
@@ -53,9 +56,8 @@ def _recognize(tables: InputTables) -> Task:
         return MultiLabel.of(tables)
     if stats.is_score:
         return Regression.of(tables)
-    # Of all rows: few may be lists.
-    cells = {cell.strip() for cell in tables.train.dictionary_encode(tables.columns.label)[0]}
-    undivided = undivided_cell(sorted(cells - {"", tables.config.unlabelled_value}), (*SEPARATORS, *UNUSUAL_SEPARATORS))
+    refuse_mixed_lists(tables)
+    undivided = undivided_cell(sorted(cells), (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS))
     if undivided is not None:
         raise InputError(
             f"{tables.train.path}: column {tables.columns.label!r} holds {undivided[0]!r}: one class, or several "

@@ -124,8 +124,8 @@ class SingleLabel(Task):
         faults: dict[str, list[int]] = {}
         for number, name in enumerate(named):
             if name is not None and name not in index:
-                faults.setdefault(name, []).extend(np.flatnonzero(numbers == number).tolist())
-        refuse_unknown(faults, table, self.labels, known_from)
+                faults.setdefault(name, []).append(number)
+        refuse_unknown(faults, numbers, table, self.labels, known_from)
         return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:

@@ -495,7 +495,7 @@ def test_tags_without_anything_between_them(tmp_path: Path) -> None:
         ),
         ([lambda row: "a|b" if row == 7 else "abc"[row % 3]], ["a", "b", "c"]),
         ([lambda row: "a;b" if row == 7 else "abc"[row % 3]], ["a", "b", "c"]),
-        ([lambda row: "[]" if row % 50 == 0 else '"a,b"' if row % 2 else "c"], ["[]", "a", "b", "c"]),
+        ([lambda row: "[]" if row % 50 == 0 else '"a,b"' if row % 2 else "c"], ["a", "b", "c"]),
     ],
 )
 def test_the_separator_of_labels(tmp_path: Path, cells: list[Any], labels: list[str]) -> None:
@@ -567,6 +567,74 @@ def test_labels_of_a_trained_model_are_not_divided(tmp_path: Path) -> None:
     assert targets.tolist() == [[0, 0, 1], [1, 0, 0]] * 2
 
 
+def test_labels_of_a_trained_model_may_hold_a_separator(tmp_path: Path) -> None:
+    task = MultiLabel(["food, drink", "service"])
+    further = read_table(str(write(tmp_path / "a.csv", "text,labels", "text", ['"food, drink"', "service"], rows=4)))
+    targets = task.for_table(further, "labels").encode(further, "labels", "--data")
+    assert targets.tolist() == [[1, 0], [0, 1]] * 2
+
+
 def test_brackets_within_names_stay(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,labels", "text", ["a><b;c", "c", "a><b"])
     assert load(path, task="multi").encoder.labels == ["a><b", "c"]
+
+
+LISTS = ["\"['a']\"", "\"['a', 'b']\"", "\"['b']\""]
+MIXED = {
+    "one cell of many": (LISTS, '"b, a"', 301),
+    "some": (LISTS, '"b, a"', 90),
+    "not in the sample": (LISTS, '"b, a"', 4 * SAMPLE),
+    "lists beside a separator": (["a", "a|b", "b"], '"[""a"",""b""]"', 300),
+}
+
+
+@pytest.mark.parametrize("task", ["auto", "multi"])
+@pytest.mark.parametrize(("cells", "odd", "rows"), MIXED.values(), ids=MIXED)
+def test_lists_beside_cells_with_a_separator_are_refused(
+    tmp_path: Path, task: str, cells: list[str], odd: str, rows: int
+) -> None:
+    """No separator fits both."""
+    label = lambda row: odd if row == 3 else cells[row % 3]  # noqa: E731
+    words = refusal(write(tmp_path / "a.csv", "text,labels", "text", label, rows=rows), task=task)
+    assert "column 'labels' holds lists such as" in words
+    assert all(repr(cell.strip('"').replace('""', '"')) in words for cell in (odd, cells[1]))
+
+
+def test_a_rare_list_among_names_is_asked_about(tmp_path: Path) -> None:
+    label = lambda row: '"[""a"", ""b""]"' if row == 3 else "abc"[row % 3]  # noqa: E731
+    path = write(tmp_path / "a.csv", "text,label", "text", label, rows=4 * SAMPLE)
+    assert """holds '["a", "b"]': one class, or several labels?""" in refusal(path)
+    assert load(path, task="multi").labels == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("cells", [["\"('a',)\"", "\"('a', 'b')\"", "()"], ['"(1,)"', '"(1, 12)"', '"(12,)"']])
+def test_tuples_are_lists(tmp_path: Path, cells: list[str]) -> None:
+    """As scikit-learn's MultiLabelBinarizer.inverse_transform returns them."""
+    splits = load(write(tmp_path / "a.csv", "text,labels", "text", cells))
+    assert splits.labels in (["a", "b"], ["1", "12"])
+    assert decision(splits, "task").why == "cells hold lists"
+
+
+def test_arrays_of_numbers_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,labels", "text", ["[0]", "[0 2]", "[2]"])
+    assert "expected a list of labels such as" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ['"[0, 10]"', '"(10, 20]"', '"(20, 30]"'],
+        ["(other)", "(a) or (b)", "c"],
+        ["(1)", "(2)", "3"],
+        ["[CLS]", "[SEP]", "a"],
+    ],
+)
+def test_brackets_in_names_are_no_lists(tmp_path: Path, cells: list[str]) -> None:
+    splits = load(write(tmp_path / "a.csv", "text,label", "text", cells))
+    assert decision(splits, "task").value == "one of 3 classes"
+
+
+def test_objects_between_the_rows_of_the_sample_are_refused(tmp_path: Path) -> None:
+    label = lambda row: '"[{""start"": 1}]"' if row == 3 else "ab"[row % 2]  # noqa: E731
+    path = write(tmp_path / "a.csv", "text,label", "text", label, rows=4 * SAMPLE)
+    assert "not objects or spans" in refusal(path)

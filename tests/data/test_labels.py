@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
+from classify.data.formats.registry import read_table
 from classify.data.labels import name_classes
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
+from classify.tasks.multi_label import MultiLabel
 from classify.tasks.registry import recognize
+from classify.tasks.single_label import SingleLabel
 
 # Eight classes, three of which somebody wrote otherwise now and then.
 COUNTS = {
@@ -99,3 +103,43 @@ def test_classes_that_are_the_same_number_are_noted(tmp_path: Path, counts: dict
     assert splits.labels == sorted(counts)
     note = "the labels '01', '1' are the same number, yet different classes; write them alike if they are one"
     assert (note in splits.warnings) == noted
+
+
+@pytest.mark.parametrize(
+    ("cells", "none"),
+    [(['["a"]', '["b"]'], "[]"), (['["a"]', '["b"]'], '[""]'), (["a", "b"], "\u200b"), (["a", "b"], "[]")],
+)
+def test_lists_without_a_label_and_invisible_cells_are_no_class(tmp_path: Path, cells: list[str], none: str) -> None:
+    splits = load(tmp_path / "a.csv", {cells[0]: 20, cells[1]: 20, none: 15})
+    assert splits.labels == ["a", "b"]
+    assert len(splits.unlabelled["unlabelled.csv"]) == 15
+    with pytest.raises(InputError, match="the label is empty in 45 of 85 rows"):
+        load(tmp_path / "a.csv", {cells[0]: 20, cells[1]: 20, none: 45})
+
+
+@pytest.mark.parametrize("labels", [["01", "02", "03"], ["1", "2", "03"], ["00", "01", "2"]])
+def test_a_file_names_numbers_with_leading_zeros(tmp_path: Path, labels: list[str]) -> None:
+    (tmp_path / "names.txt").write_text("red\ngreen\nblue\n")
+    splits = load(tmp_path / "a.csv", dict.fromkeys(labels, 20), label_names=str(tmp_path / "names.txt"))
+    assert splits.labels == ["blue", "green", "red"]
+    assert splits.labels[splits.targets[0]] == "red"
+
+
+def test_many_labels_without_letters_are_read_in_time() -> None:
+    """Each is looked at once: a pass over all for each took 17 s."""
+    signs = [chr(0x2190 + n // 90) + chr(0x2200 + n % 90) for n in range(8_000)]
+    begin = time.process_time()
+    assert name_classes(dict.fromkeys(signs, 2)).notes() == []
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize("task", [SingleLabel(["a", "b"]), MultiLabel(["a", "b"])], ids=["single", "multi"])
+def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLabel | MultiLabel) -> None:
+    """One pass over the rows for each took more than 20 s."""
+    path = tmp_path / "test.csv"
+    path.write_text("text,label\n" + "".join(f"new {n},u{n}\n" for n in range(400_000)))
+    table = read_table(str(path))
+    begin = time.process_time()
+    with pytest.raises(InputError, match=r"400000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
+        task.encode(table, "label", "--data")
+    assert time.process_time() - begin < 10

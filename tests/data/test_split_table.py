@@ -752,3 +752,31 @@ def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[s
 
 def test_nothing_is_nearly_the_same_as_nothing() -> None:
     assert group_near_duplicates([]).tolist() == []
+
+
+@pytest.mark.parametrize("role", ["eval_data", "test_data"])
+def test_a_further_table_whose_lists_are_mostly_empty_is_refused(tmp_path: Path, role: str) -> None:
+    """They may not have been labelled yet; a test table without any label is there to be predicted."""
+    path = write(tmp_path / "a.csv", [(f"text {i}", ("a|b", "a", "b", "")[i % 4]) for i in range(60)])
+    further = write(tmp_path / "b.csv", [(f"new {i}", "a|b" if i < 4 else "") for i in range(10)])
+    with pytest.raises(InputError, match=r"b.csv: 6 of 10 rows have an empty cell .* --task multi"):
+        load(path, **{role: str(further)})
+    splits = load(path, task="multi", **{role: str(further)})
+    assert len(splits.validation if role == "eval_data" else splits.test or ()) == 10
+    blank = write(tmp_path / "c.csv", [(f"new {i}", "") for i in range(10)])
+    if role == "test_data":
+        assert len(load(path, test_data=str(blank)).unlabelled["unlabelled_test.csv"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "labelled"),
+    [({}, 80), ({"unlabelled_value": "todo"}, 60), ({"drop_unlabelled": True}, 60), ({"predict_unlabelled": True}, 60)],
+)
+def test_lists_of_rows_without_a_label(tmp_path: Path, options: dict[str, Any], labelled: int) -> None:
+    """An empty list says that no label applies, unless a flag says what else to do with rows without a label."""
+    cells = [["a"], ["a", "b"], [], ["todo"]] if "unlabelled_value" in options else [["a"], ["a", "b"], [], ["b"]]
+    rows = [json.dumps({"text": f"text {i}", "labels": cells[i % 4]}) for i in range(80)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    splits = load(tmp_path / "a.jsonl", **options)
+    assert splits.labels == ["a", "b"]
+    assert int(splits.labelled.sum()) == labelled
