@@ -90,6 +90,8 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     counts = task.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
     left_out = len(table) - len(labelled.rows)
+    # Of several labels: rows that may not have been labelled.
+    none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
     notes = (
         note_renamed(table, task.prediction_columns()),
         note_empty_texts(table, labelled.texts.whole),
@@ -97,6 +99,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
         f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
         f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
+        f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,
     )
     return [*(f"{table.path} {note}" for note in table.notes), *(note for note in notes if note is not None)]
 

@@ -84,7 +84,7 @@ def undivided_cell(
                 parts = list(map(str, _parse_list(label))) if _lists_several(label) else []
             else:
                 parts = _split(label, separator)
-            # A list in quotes is no name, whatever it holds.
+            # A list in quotes is no name.
             if len(parts) > 1 and (names.issuperset(parts) or (separator == BRACKETS and label[1:2] in ("'", '"'))):
                 return label, separator
     return None

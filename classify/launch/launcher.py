@@ -86,8 +86,8 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
             f"{source} means that a launcher started this process, but RANK and WORLD_SIZE are not set; "
             "start with torchrun or --nproc, or set it to -1."
         )
-    # Before srun's: under SLURM mpirun and mpiexec start a daemon on each machine with srun, whose variables their tasks
-    # inherit. srun itself sets PMI_SIZE to its number of tasks, if at all.
+    # Before srun: under SLURM mpirun and mpiexec start a daemon on each machine with srun, and their tasks inherit its
+    # variables. srun itself sets PMI_SIZE to its number of tasks, if at all.
     if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
         return _read_open_mpi(environment)
     # Inside sbatch without srun there is one process; the job's number of tasks does not count.

@@ -42,20 +42,20 @@ def _recognize(tables: InputTables) -> Task:
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
     stats = column_stats(tables.train, tables.columns.label, tables.config.unlabelled_value)
-    # Of all rows: few may be lists or objects.
-    cells = distinct_cells(tables.train, tables.columns.label, tables.config.unlabelled_value)
-    for labels in (set(stats.values), cells):
-        _refuse_annotations(tables.train.path, tables.columns.label, labels)
+    _refuse_annotations(tables.train.path, tables.columns.label, set(stats.values))
     if stats.is_numbers_or_lists and tables.config.label_names is None:
         example = next(value for value in stats.values if "," in value)
         raise InputError(
             f"{tables.train.path}: column {tables.columns.label!r} holds {example!r}: a number with a decimal comma, "
             "or several labels? Give --task regression, or --task multi."
         )
+    if stats.is_score and len(tables.columns.labels) == 1:
+        return Regression.of(tables)
+    # Of all rows: few may be lists or objects.
+    cells = distinct_cells(tables.train, tables.columns.label, tables.config.unlabelled_value)
+    _refuse_annotations(tables.train.path, tables.columns.label, cells)
     if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
-    if stats.is_score:
-        return Regression.of(tables)
     refuse_mixed_lists(tables)
     undivided = undivided_cell(sorted(cells), (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS))
     if undivided is not None:

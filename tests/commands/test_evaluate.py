@@ -77,6 +77,10 @@ def test_some_of_several_label_columns_are_refused(model_folder: Path, tmp_path:
     table = tiny.write_table(tmp_path / "my.csv", rows, ("text", "late", "lost", "broken"))
     settings = {"label_column": "late,lost,broken", "preset": "fast", "folds": 0}
     out = train(make_config(model_folder, table, tmp_path / "out", **settings))
+    few = [(*row[:1], *(["0"] * 3 if number % 4 else row[1:])) for number, row in enumerate(rows)]
+    unmarked = tiny.write_table(tmp_path / "few.csv", few, ("text", "late", "lost", "broken"))
+    assert evaluate(out, unmarked, tmp_path / "few") == 0
+    assert f"{sum('1' not in row for row in few)} of 60 rows have none of the labels" in capsys.readouterr().out
     assert evaluate(out, table, tmp_path / "a", "--label-column", "late,lost") == 2
     assert "expected a column for each label of the model. Got none for 'broken'" in capsys.readouterr().err
     assert evaluate(out, table, tmp_path / "a", "--label-column", "lost,late,broken") == 0
