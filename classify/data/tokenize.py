@@ -24,6 +24,7 @@ from classify.console import progress_bar
 from classify.data.cache import load_or_write
 from classify.data.long_texts import TRUNCATE, Ids, LongTextPolicy
 from classify.data.table import Table
+from classify.errors import InputError
 from classify.launch import launcher
 
 # An Arrow column is converted to Python strings block by block.
@@ -118,7 +119,16 @@ class Tokens:
         return self.long_texts.num_sequences(texts, room) * (np.minimum(texts, room) + self.special)
 
     def cut(self, max_length: int, long_texts: LongTextPolicy = TRUNCATE) -> Tokens:
-        """Return the same ids with another maximum length, and policy for longer texts."""
+        """Return the same ids with another maximum length, and policy for longer texts.
+
+        Raises InputError where special tokens leave no room for a text.
+        """
+        if max_length < self.special + len(self.segments):
+            fewest = self.special + len(self.segments)
+            raise InputError(
+                f"--max-length {max_length}: the tokenizer adds {self.special} special tokens to each row; give at "
+                f"least {fewest}."
+            )
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
     def text_places(self, row: int) -> list[slice]:
@@ -226,6 +236,7 @@ def load_tokenizer(folder: str) -> Any:
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.truncation_side = "right"  # as texts are cut here, and will be by transformers with the saved tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         backend.no_truncation()

@@ -74,8 +74,8 @@ class ModelFolder:
 
 # Architectures for which `mean_pooling` has a layer.
 _MEAN_LAYER = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"}
-# Architectures with a pooling option in config.json.
-_POOLING_OPTION = {"modernbert"}
+# Architectures with a pooling option in config.json, `classifier_pooling`, and its value for the first token.
+FIRST_TOKEN_OPTION = {"modernbert": "cls", "eurobert": "bos"}
 
 # RoBERTa-like models count positions from pad_token_id + 1; the ones before are unusable.
 _OFFSET_POSITIONS = {
@@ -93,18 +93,19 @@ def resolve_model(name: str, *, download: bool = True, pooling: str = "auto", na
     """Find a model. Raises InputError if it is not available or not usable.
 
     Without `download` a model that only the hub has is not available, nor is one that was not `named` by the user.
-    `pooling` "auto" is the mean if the model was trained with it and its architecture supports it, else the first
-    token.
+    `pooling` "auto" is the mean if the model was trained with it, or its config.json names it, and its architecture
+    supports it, else the first token.
     """
     folder = _find(name, download, named)
-    supported = folder.config.get("model_type") in _MEAN_LAYER | _POOLING_OPTION
+    supported = folder.config.get("model_type") in _MEAN_LAYER | FIRST_TOKEN_OPTION.keys()
     if pooling == "mean" and not supported:
-        kinds = ", ".join(sorted(_MEAN_LAYER | _POOLING_OPTION))
+        kinds = ", ".join(sorted(_MEAN_LAYER | FIRST_TOKEN_OPTION.keys()))
         raise InputError(
             f"--pooling mean supports {kinds}. Got the architecture {folder.config.get('model_type')} (--model {name}) "
             "instead; drop --pooling."
         )
-    trained = folder.quantized is not None or _trained_with_mean(folder.path)
+    by_config = folder.config.get("classifier_pooling") == "mean"
+    trained = folder.quantized is not None or by_config or _trained_with_mean(folder.path)
     mean = pooling == "mean" or (pooling == "auto" and supported and trained)
     return dataclasses.replace(folder, pooling="mean" if mean else "first")
 

@@ -19,7 +19,7 @@ from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
 from classify.launch import process_settings
 from classify.modeling.classifier import Classifier, output_layer
-from classify.modeling.hub import WRAPPER_PREFIX, ModelFolder
+from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
 from classify.modeling.memory_estimate import check_frozen
 from classify.modeling.result_folder import read_labels
@@ -64,8 +64,9 @@ def load_pretrained(
         )
         if dropout is not None:
             _set_dropout(config, dropout)
-        if folder.pooling == "mean" and hasattr(config, "classifier_pooling"):
-            config.classifier_pooling = "mean"
+        if folder.config["model_type"] in FIRST_TOKEN_OPTION:
+            first = FIRST_TOKEN_OPTION[folder.config["model_type"]]
+            config.classifier_pooling = "mean" if folder.pooling == "mean" else first
         model, loading = _from_pretrained(
             folder,
             output_loading_info=True,
@@ -82,7 +83,7 @@ def load_pretrained(
             f"--model {folder.name}: transformers has no sequence classifier for the architecture "
             f"{folder.config['model_type']!r} without running code from the model; give a BERT-like model."
         ) from None
-    if output_layer(model).bias is None:
+    if output_layer(model).bias is None or getattr(model.config, "summary_type", None) == "last":
         raise InputError(
             f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
             "last token, as decoders do; give a BERT-like model, which reads the first."

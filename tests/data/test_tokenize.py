@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
 
 from classify.config.schema import DEFAULT_MODEL
 from classify.data import cache
@@ -25,6 +27,7 @@ from classify.data.tokenize import (
     tokenize,
     tokenize_columns,
 )
+from classify.errors import InputError
 from classify.modeling.hub import resolve_model
 from tests.support import tiny
 
@@ -154,3 +157,22 @@ def test_the_cache_knows_a_column_by_its_values(
         table = read_table(str(tmp_path / "test.csv"), options=ReadOptions(columns=names))
         lengths.append(tokenize_columns(tokenizer, table, ["text"], 64).full_lengths().tolist())
     assert lengths == [[3, 3], [6, 6]]
+
+
+def test_special_tokens_must_leave_room(model_folder: Path) -> None:
+    tokens = tokenize(load_tokenizer(str(model_folder)), ["lost card"], 8)
+    assert tokens.cut(3).max_length == 3
+    with pytest.raises(InputError, match="--max-length 2: the tokenizer adds 2 special tokens to each row"):
+        tokens.cut(2)
+
+
+def test_texts_are_truncated_at_the_end(model_folder: Path, tmp_path: Path) -> None:
+    """Also where the model's tokenizer would keep the end; the one that is saved does as the program."""
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
+    tokenizer, text = load_tokenizer(str(folder)), "lost card money app " * 8
+    tokenizer.save_pretrained(tmp_path / "saved")
+    stock = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    ids = tokenize(tokenizer, [text], 8).collate(np.array([0])).ids
+    assert ids.tolist() == stock(text, truncation=True, max_length=8)["input_ids"]

@@ -24,7 +24,7 @@ from classify.modeling.verify_packing import verify_packing
 from tests.support import tiny
 
 KINDS = list(tiny.configurations())
-PADDED = {"deberta"}
+PADDED = {"deberta", "eurobert"}
 # ALBERT computes one layer again and again; in ModernBERT the residual runs beside the attention to the end.
 WHOLE = PADDED | {"albert", "modernbert", "modernbert-mean"}
 
@@ -254,6 +254,17 @@ def test_a_decoder_is_refused(tmp_path: Path) -> None:
     config = transformers.GPT2Config(vocab_size=99, n_embd=8, n_layer=1, n_head=2)
     transformers.GPT2Model(config).save_pretrained(folder)
     with pytest.raises(InputError, match="classifier of the architecture 'gpt2' reads a text's last token"):
+        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+
+
+def test_a_model_that_summarizes_by_the_last_token_is_refused(tmp_path: Path) -> None:
+    """Of a padded batch it would read the padding."""
+    folder = tiny.make_model(tmp_path / "m")
+    for name in ("model.safetensors", "config.json"):
+        (tmp_path / "m" / name).unlink()
+    config = transformers.XLNetConfig(vocab_size=99, d_model=8, n_layer=1, n_head=2, d_inner=16)
+    transformers.XLNetModel(config).save_pretrained(folder)
+    with pytest.raises(InputError, match="classifier of the architecture 'xlnet' reads a text's last token"):
         load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
 
 

@@ -50,6 +50,19 @@ def test_values_and_gradients_are_torchs(shape: tuple[int, ...], bias: bool) -> 
 
 
 @needs_onednn
+def test_an_output_can_be_changed_in_place() -> None:
+    """As Longformer scales its queries."""
+    x, result = torch.randn(2, 3, 24, generator=torch.Generator().manual_seed(1)), []
+    for layer in layers():
+        out = layer(x)
+        out /= 3.0
+        out.square().sum().backward()
+        result.append([out, *(parameter.grad for parameter in layer.parameters())])
+    for stock, other in zip(*result, strict=True):
+        torch.testing.assert_close(other, stock, rtol=1e-5, atol=1e-4)
+
+
+@needs_onednn
 def test_only_wanted_gradients_are_computed() -> None:
     _, layer = layers()
     layer.weight.requires_grad_(False)

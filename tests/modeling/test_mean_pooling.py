@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from classify import load_classifier
 from classify.config.schema import TrainingConfig
 from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
@@ -132,3 +133,24 @@ def test_a_run_goes_on_with_the_pooling_it_began_with(folder: Path, table: Path,
     out = train(make_config(folder, table, tmp_path / "out", resume_from_checkpoint=True))
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()
     assert (out / "model.safetensors").read_bytes() == expected
+
+
+@pytest.mark.parametrize("kind", ["modernbert-mean", "eurobert"])
+def test_the_pooling_of_a_configuration_is_taken_or_replaced(
+    table: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EuroBERT's own default, "late", classifies each token; it is replaced by its first."""
+    folder, first = tiny.make_model(tmp_path / "model", kind), {"modernbert-mean": "cls", "eurobert": "bos"}[kind]
+    poolings = {}
+    for pooling in ("auto", "first", "mean"):
+        out = train(make_config(folder, table, tmp_path / pooling, max_steps=1, pooling=pooling))
+        assert f"pooling: {'first' if pooling == 'first' else 'mean'}" in capsys.readouterr().out or pooling == "auto"
+        poolings[pooling] = read_json(out / "config.json")["classifier_pooling"]
+        predicted = load_classifier(out).probabilities(TEXTS[:3])
+        stock = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+        for row, text in zip(predicted, TEXTS, strict=False):
+            with torch.no_grad():
+                expected = stock(**tokenizer(text, return_tensors="pt")).logits[0].softmax(0)
+            np.testing.assert_allclose(row, expected, atol=1e-5)
+    assert poolings == {"auto": "mean" if kind == "modernbert-mean" else first, "first": first, "mean": "mean"}

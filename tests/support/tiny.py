@@ -106,6 +106,7 @@ def configurations() -> dict[str, Any]:
         "albert": t.AlbertConfig(**COMMON, **size, embedding_size=16),
         "modernbert": t.ModernBertConfig(**modern),
         "modernbert-mean": t.ModernBertConfig(**modern, classifier_pooling="mean"),
+        "eurobert": t.EuroBertConfig(**COMMON, **size),
         "deberta": t.DebertaV2Config(
             **COMMON, **size, relative_attention=True, pos_att_type=["p2c", "c2p"], position_biased_input=False
         ),

@@ -165,7 +165,9 @@ def test_predict_gives_every_row_its_line(finished: Path, tmp_path: Path, comman
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "id"), *rows])
     done = command("classify", "predict", "--model", str(finished), "--data", "new.csv", "--out", "p.csv", "--cpu")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("p.csv: 28 rows")
+    first, second, *_ = done.stdout.splitlines()
+    assert first.startswith("table: new.csv, 28 rows, texts in 'text'")
+    assert second.startswith("p.csv: 28 rows")
     assert "note: new.csv line 4: the text is empty\n" in done.stdout
     with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
         result = list(csv.DictReader(file))

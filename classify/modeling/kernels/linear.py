@@ -66,7 +66,10 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Compute the output, and save input and weight."""
         ctx.save_for_backward(input, weight)
-        return multiply(input, weight, bias)
+        rows = multiply(input.reshape(-1, input.shape[-1]), weight, bias)
+        # No view, since models such as Longformer change the output in place, which autograd refuses for views.
+        output: torch.Tensor = torch.ops.aten._unsafe_view(rows, [*input.shape[:-1], weight.shape[0]])
+        return output
 
     @staticmethod
     @once_differentiable
