@@ -50,7 +50,7 @@ def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> st
     """Draw bars from 0 to 1."""
     axes = _axes(x, y)
     axes.bar(range(len(names)), values, color=_FIRST, width=0.7)
-    axes.set_xticks(range(len(names)), names)
+    axes.set_xticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(0, 1)
     return _draw(axes)
 
@@ -61,7 +61,7 @@ def points(names: Sequence[str], series: Sequence[tuple[str, Array]]) -> str:
     rows = np.arange(len(names))[::-1]
     for (name, values), colour in zip(series, (_FIRST, _SECOND), strict=False):
         axes.plot(values, rows, color=colour, label=name, marker="o", markersize=5, linestyle="")
-    axes.set_yticks(rows, names)
+    axes.set_yticks(rows, names, parse_math=False)  # labels may have dollar signs
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.8, len(names) - 0.2)
     _legend(axes)
