@@ -36,7 +36,7 @@ def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
 def reliability(
     before: tuple[Array, Array] | None, after: tuple[Array, Array], *, x: str = "confidence", y: str = "accuracy"
 ) -> str:
-    """Draw the share that is right over the mean probability, in bins of equal mass; `before` is without temperature."""
+    """Draw the share that is right over the mean probability, in bins of equal mass; `before` is uncalibrated."""
     axes = _axes(x, y, size=(4.4, 4.0))
     axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle="--")
     if before is not None:

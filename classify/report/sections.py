@@ -193,10 +193,7 @@ def label_charts(result: Result) -> Mapping[str, Any]:
     series = [(key, np.array([values[key] for _, values in labels])) for key in ("precision", "recall")]
     bins = _bins(result.probabilities.ravel(), result.rows.targets.astype(np.float64).ravel())
     shares = charts.reliability(None, bins, x="probability of a label", y="share of rows that have it")
-    return {
-        "charts": [charts.points(names, series), shares],
-        "more": len(result.task.labels) > _CHARTED,
-    }
+    return {"charts": [charts.points(names, series), shares], "more": len(result.task.labels) > _CHARTED}
 
 
 @_section("Largest errors")

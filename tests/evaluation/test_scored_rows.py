@@ -24,8 +24,7 @@ def test_labels_that_are_not_fully_right(predicted: list[list[int]], worst: list
 
 
 @pytest.mark.parametrize(
-    ("predicted", "worst"),
-    [([2.0, 3.0, 4.0], [0, 1, 2]), ([1.0, 2.0, 3.0], []), ([1.0, 4.0, 3.5], [1, 2])],
+    ("predicted", "worst"), [([2.0, 3.0, 4.0], [0, 1, 2]), ([1.0, 2.0, 3.0], []), ([1.0, 4.0, 3.5], [1, 2])]
 )
 def test_scores_that_are_not_exact(predicted: list[float], worst: list[int]) -> None:
     targets = np.array([1.0, 2.0, 3.0])
