@@ -30,9 +30,10 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.data.columns import require_column
     from classify.data.formats.base import ReadOptions
     from classify.data.formats.registry import read_table
-    from classify.data.table_writers import find_writer
+    from classify.data.table_writers import CSVWriter, ExcelWriter, find_writer
     from classify.evaluation.suspects_file import apply_suspects
     from classify.prediction.inputs import check_out
+    from classify.report.wording import count
 
     suspects = Path(options.apply)
     if not suspects.is_file():
@@ -58,17 +59,19 @@ def run(arguments: Sequence[str], program: str) -> int:
         require_column(table, name, "--data")
     labels, changed = apply_suspects(suspects, texts.derive(table), (texts.whole, label_column))
     columns = [labels if name == label_column else table.column(name) for name in table.columns]
+    rows = [list(cells) for cells in zip(*columns, strict=True)]
+    kind = find_writer(options.out, "--out")
+    # With numbers as names above it, the copy would have a row more where it is read as the table was.
+    bare = not table.has_names and issubclass(kind, (CSVWriter, ExcelWriter))
+    first, below = (rows[0], rows[1:]) if bare else (table.columns, rows)
     from classify.data.files import atomic_path
 
-    with (
-        atomic_path(Path(options.out)) as temporary,
-        find_writer(options.out, "--out")(table.columns).open(temporary) as writer,
-    ):
-        writer.write([list(cells) for cells in zip(*columns, strict=True)])
+    with atomic_path(Path(options.out)) as temporary, kind(first).open(temporary) as writer:
+        writer.write(below)
     print(
         escape_controls(
-            f"{options.out}: {len(table)} rows, {changed} labels changed in column {label_column!r}; "
-            f"{data} is unchanged"
+            f"{options.out}: {count(len(table), 'row')}{' without a header' if bare else ''}, "
+            f"{count(changed, 'label')} changed in column {label_column!r}; {data} is unchanged"
         )
     )
     return 0

@@ -64,9 +64,13 @@ class ScoredRows:
 
 
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
-    """Return the rows with the lowest of `scores` (rows,), lowest first, at most `most`; none with the best score."""
+    """Return the rows with the lowest of `scores` (rows,), lowest first, at most `most`; none that is fully right.
+
+    Scores are shares, of which the best is 1, or negative errors, of which the best is 0 (as -0.0).
+    """
     first = np.argsort(scores, kind="stable")[:most]
-    return first[scores[first] < scores.max()]
+    best = 0.0 if np.signbit(scores).any() else 1.0
+    return first[scores[first] < best]
 
 
 def confident_errors(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,8 @@ FILE = "suspects.csv"
 _SHOWN = 10
 # Characters of a cell that Excel keeps.
 _LONGEST_CELL = 32_767
+# Characters between cells, and around empty ones.
+_BETWEEN = ',;\t" \r\n'
 _COLUMNS = ("row", "label", "suggested_label", "prob_label", "prob_suggested", "text")
 
 
@@ -54,11 +58,13 @@ def write_suspects(
 
 
 def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[list[str], int]:
-    """Return the labels of all rows after the changes of suspects.csv, and how many changed.
+    """Return the labels of all rows after the changes of suspects.csv, and how many changed; 0 if no row is left in it.
 
     `columns` are those of the text and the label. Raises InputError where the file does not fit the table, and for a
     label that no row of the table has.
     """
+    if _is_header_alone(path):
+        return table.column(columns[1]), 0
     suspects = read_table(str(path), "--apply")
     missing = [name for name in _COLUMNS[:3] if name not in suspects.columns]
     if missing:
@@ -93,6 +99,14 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
             labels[place] = after
             changed += 1
     return labels, changed
+
+
+def _is_header_alone(path: Path) -> bool:
+    """Return whether a file is the first line of suspects.csv, and empty cells that a spreadsheet left below it."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        lines = list(islice((line for line in file if line.strip(_BETWEEN)), 2))
+    names = {name.strip(_BETWEEN) for name in re.split("[,;\t]", lines[0])} if len(lines) == 1 else set()
+    return names.issuperset(_COLUMNS[:3])
 
 
 def _is_same_text(shown: str, text: str) -> bool:

@@ -44,7 +44,7 @@ def render(result: Result) -> str:
             base=run["config"]["model"]["model"],
             data=Path(run["data"]["path"]).name,
             data_rows=run["data"]["rows"],
-            scored=f"{scores['rows']:,} {result.scored_split}",
+            scored=result.scored,
             rows=[result.score_row(name) for name in names],
             languages=languages,
             max_length=settings["max_length"],

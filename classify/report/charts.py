@@ -33,16 +33,19 @@ def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
     return _draw(axes)
 
 
-def reliability(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -> str:
-    """Draw accuracy over mean confidence, in bins of equal mass."""
-    axes = _axes("confidence", "accuracy", size=(4.4, 4.0))
+def reliability(
+    before: tuple[Array, Array] | None, after: tuple[Array, Array], *, x: str = "confidence", y: str = "accuracy"
+) -> str:
+    """Draw the share that is right over the mean probability, in bins of equal mass; `before` is uncalibrated."""
+    axes = _axes(x, y, size=(4.4, 4.0))
     axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle="--")
     if before is not None:
         axes.plot(*before, color=_SECOND, marker="o", markersize=4, linewidth=1.2, label="before temperature")
     axes.plot(*after, color=_FIRST, marker="o", markersize=5, linewidth=1.8, label="as saved")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
-    _legend(axes)
+    if before is not None:
+        _legend(axes)
     return _draw(axes)
 
 
@@ -50,7 +53,7 @@ def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> st
     """Draw bars from 0 to 1."""
     axes = _axes(x, y)
     axes.bar(range(len(names)), values, color=_FIRST, width=0.7)
-    axes.set_xticks(range(len(names)), names)
+    axes.set_xticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(0, 1)
     return _draw(axes)
 
@@ -61,7 +64,7 @@ def points(names: Sequence[str], series: Sequence[tuple[str, Array]]) -> str:
     rows = np.arange(len(names))[::-1]
     for (name, values), colour in zip(series, (_FIRST, _SECOND), strict=False):
         axes.plot(values, rows, color=colour, label=name, marker="o", markersize=5, linestyle="")
-    axes.set_yticks(rows, names)
+    axes.set_yticks(rows, names, parse_math=False)  # labels may have dollar signs
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.8, len(names) - 0.2)
     _legend(axes)

@@ -15,6 +15,7 @@ from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.paired import SignTest, sign_test
 from classify.report.result import Result
+from classify.report.wording import count
 
 _SURE = 0.05
 
@@ -62,9 +63,16 @@ class Comparison:
         """Return the comparison as a table for a terminal."""
         rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
-        relabelled = f"; {self.relabelled} more have different labels and are left out" if self.relabelled else ""
-        counted = f"rows: {self.rows} scored by all{relabelled} (exact sign test, row by row)"
+        counted = f"rows: {self.rows} scored by all{self.left_out} (exact sign test, row by row)"
         return [*align_columns(rows), counted, *(f"note: {note}" for note in self.notes())]
+
+    @property
+    def left_out(self) -> str:
+        """Return in words how many shared rows have different labels; "" for none."""
+        if not self.relabelled:
+            return ""
+        have, are = ("has", "is") if self.relabelled == 1 else ("have", "are")
+        return f"; {self.relabelled} more {have} different labels and {are} left out"
 
     def notes(self) -> list[str]:
         """Return a note for each model that was trained on rows it is scored on."""
@@ -81,7 +89,7 @@ def verdict(run: ComparedRun) -> str:
         return ""
     better, worse, p = run.paired.better, run.paired.worse, run.paired.p
     word = "not clearly different" if p >= _SURE else "better" if better > worse else "worse"
-    return f"{word}: better on {better} rows, worse on {worse}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
 
 
 def compare(folders: Sequence[Path]) -> Comparison:

@@ -15,6 +15,7 @@ from classify.report.comparison import Comparison, verdict
 from classify.report.result import Result
 from classify.report.sections import SECTIONS
 from classify.report.verdict import sentences
+from classify.report.wording import count
 from classify.versions import versions
 
 FILE = "report.html"
@@ -65,6 +66,7 @@ def templates() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["md"] = _escape_markdown
+    environment.globals["counted"] = count
     return environment
 
 

@@ -20,6 +20,7 @@ from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.report.wording import count
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -90,13 +91,14 @@ class Result:
         return scores
 
     @property
-    def scored_split(self) -> str:
-        """Return the name of the scored rows, e.g. "test rows"."""
+    def scored(self) -> str:
+        """Return how many rows were scored, and which, e.g. "200 test rows"."""
+        rows = self.scores["rows"]
         if method := self.scores.get("method"):
-            return f"rows by {method}"
+            return f"{count(rows, 'row')} by {method}"
         if not self.is_training:
-            return "rows"
-        return "test rows" if self.metrics["test"] else "validation rows"
+            return count(rows, "row")
+        return count(rows, "test row" if self.metrics["test"] else "validation row")
 
     def score_row(self, name: str) -> dict[str, Any]:
         """Return a metric with its interval, beside the baseline's and that of the most frequent label."""

@@ -192,10 +192,8 @@ def label_charts(result: Result) -> Mapping[str, Any]:
     names = [name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…" for name, _ in labels]
     series = [(key, np.array([values[key] for _, values in labels])) for key in ("precision", "recall")]
     bins = _bins(result.probabilities.ravel(), result.rows.targets.astype(np.float64).ravel())
-    return {
-        "charts": [charts.points(names, series), charts.reliability(None, bins)],
-        "more": len(result.task.labels) > _CHARTED,
-    }
+    shares = charts.reliability(None, bins, x="probability of a label", y="share of rows that have it")
+    return {"charts": [charts.points(names, series), shares], "more": len(result.task.labels) > _CHARTED}
 
 
 @_section("Largest errors")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from classify.evaluation.metrics import display_name
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.result import Result
+from classify.report.wording import count
 
 _CERTAIN, _SURE = 0.001, 0.05
 _FEW = 200
@@ -21,10 +22,9 @@ def _quality(result: Result) -> str:
     name = result.task.share or result.task.primary
     value, interval = result.scores[name], result.scores.get(f"{name}_interval")
     between = f" (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    rows = f"{result.scores['rows']:,} {result.scored_split}"
     if result.task.share:
-        return f"The model classifies {100 * value:.1f} % of {rows} correctly{between}."
-    return f"The model reaches {display_name(name)} {value:.3f} on {rows}{between}."
+        return f"The model classifies {100 * value:.1f} % of {result.scored} correctly{between}."
+    return f"The model reaches {display_name(name)} {value:.3f} on {result.scored}{between}."
 
 
 def _comparison(result: Result) -> str:
@@ -32,14 +32,14 @@ def _comparison(result: Result) -> str:
     if not result.is_training:
         name = result.task.share or result.task.primary
         before = result.training_scores
-        return f"In its training run it had {display_name(name)} {before[name]:.3f} on {before['rows']:,} rows."
+        return f"In its training run it had {display_name(name)} {before[name]:.3f} on {count(before['rows'], 'row')}."
     if baseline is None:
         return "There is no TF-IDF baseline: the texts have no words to count."
     name, paired = result.task.row_metric, baseline["paired"]
     gain = abs(result.scores[name] - baseline[name])
     points = f"{100 * gain:.1f} points" if result.task.share else f"{gain:.3f} in {display_name(name)}"
     p = f"p < {_CERTAIN}" if paired["p"] < _CERTAIN else f"p = {paired['p']:.3f}"
-    counted = f"better on {paired['better']} rows, worse on {paired['worse']}, {p}"
+    counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {p}"
     if paired["p"] >= _SURE:
         return f"It is not clearly better than a linear model on TF-IDF: {counted}."
     word = "better" if paired["better"] > paired["worse"] else "worse"
@@ -48,16 +48,19 @@ def _comparison(result: Result) -> str:
 
 def _advice(result: Result) -> str:
     parts = []
-    if result.scores["rows"] < _FEW:
-        parts.append(f"score it on more rows ({result.scores['rows']} leave a wide interval; --test-data)")
+    rows = result.scores["rows"]
+    if rows < _FEW:
+        flag = "--test-data" if result.is_training else "--data"
+        parts.append(f"score it on more rows ({rows} {'leaves' if rows == 1 else 'leave'} a wide interval; {flag})")
     per_class = result.scores["per_class"]
     weak = sorted((score["f1"], name) for name, score in per_class.items() if score["support"] and score["f1"] < WEAK)
     if weak:
         named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
         parts.append(f"add rows of the weakest classes: {named}")
-    count = read_suspects(result.folder, 0)[1]
-    if count:
-        parts.append(f"review the {count} labels in suspects.csv, which are probably wrong")
+    suspects = read_suspects(result.folder, 0)[1]
+    if suspects:
+        are = "is" if suspects == 1 else "are"
+        parts.append(f"review the {count(suspects, 'label')} in suspects.csv, which {are} probably wrong")
     elif per_class and (result.predicted != result.rows.targets).any():
         parts.append("check the labels of the errors listed below")
     return f"Next: {'; '.join(parts)}." if parts else "Next: use it, and score it again when new labelled rows exist."

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from classify.cli import main
+from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import read_table
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.suspects_file import apply_suspects, write_suspects
@@ -158,3 +159,47 @@ def test_confident_learning() -> None:
     assert suspects.rows.tolist() == [3, 7]
     assert suspects.suggested.tolist() == [1, 0]
     assert not len(find_suspects(np.eye(2)[targets], targets).rows)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "xlsx", "jsonl"])
+@pytest.mark.parametrize("options", [{"no_header": True}, {}])
+def test_a_table_without_a_header_gets_none(
+    noisy: tuple[Path, Path, list[int]],
+    model_folder: Path,
+    tmp_path: Path,
+    capsys: Any,
+    options: dict[str, bool],
+    ending: str,
+) -> None:
+    """Its copy is read as it is; JSON Lines have names."""
+    table, _, _ = noisy
+    bare = tmp_path / "bare.csv"
+    bare.write_text("".join(table.read_text().splitlines(keepends=True)[1:]))
+    settings: dict[str, Any] = {"folds": 3, "num_train_epochs": 0.0, **options}
+    out, copy = train(make_config(model_folder, bare, tmp_path / "out", **settings)), tmp_path / f"copy.{ending}"
+    assert main(["clean", "--apply", str(out / "suspects.csv"), "--out", str(copy)]) == 0
+    names = ending == "jsonl"
+    assert f"{copy}: 300 rows{'' if names else ' without a header'}, " in capsys.readouterr().out
+    read = [read_table(str(path), options=ReadOptions(**({} if names else options))) for path in (bare, copy)]
+    assert read[0].columns == read[1].columns == ["column_1", "column_2"]
+    assert read[0].column("column_1") == read[1].column("column_1")
+    changed = [before != after for before, after in zip(*(part.column("column_2") for part in read), strict=True)]
+    assert sum(changed) == len(read_table(str(out / "suspects.csv")))
+
+
+@pytest.mark.parametrize("end", ["", ",,,,,\n"])
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_file_without_a_suspect_changes_nothing(
+    noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any, delimiter: str, end: str
+) -> None:
+    """Where all of them were deleted in a review."""
+    table, out, _ = noisy
+    reviewed, copy = out / "none.csv", tmp_path / "c.csv"
+    header = (out / "suspects.csv").read_text().splitlines()[0] + "\n"
+    reviewed.write_text("\ufeff" + (header + end).replace(",", delimiter), encoding="utf-8")
+    assert main(["clean", "--apply", str(reviewed), "--out", str(copy)]) == 0
+    assert f"{copy}: 300 rows, 0 labels changed in column 'label'" in capsys.readouterr().out
+    assert read_table(str(copy)).column("label") == read_table(str(table)).column("label")
+    reviewed.write_text("text,label\n")
+    assert main(["clean", "--apply", str(reviewed), "--out", str(copy)]) == 2
+    reviewed.unlink()

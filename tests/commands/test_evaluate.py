@@ -233,7 +233,7 @@ def test_rows_whose_labels_differ_are_left_out(trained: Path, tmp_path: Path, ca
     assert evaluate(trained, tiny.write_table(tmp_path / "t.csv", changed), tmp_path / "scores") == 0
     capsys.readouterr()
     assert main(["compare", str(trained), str(tmp_path / "scores")]) == 0
-    assert "rows: 11 scored by all; 1 more have different labels" in capsys.readouterr().out
+    assert "rows: 11 scored by all; 1 more has different labels" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:

@@ -105,6 +105,17 @@ def test_the_scored_rows_are_those_of_the_predictions(run: Path) -> None:
     assert (paired["better"], paired["worse"]) == (int((own > other).sum()), int((own < other).sum()))
 
 
+def test_the_charts_of_several_labels_name_their_axes(run: Path) -> None:
+    result = Result.read(run)
+    if result.task.name != "multi_label":
+        pytest.skip("one task does")
+    page = Page(write_report(run).read_text())
+    described = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg"]
+    assert "share of rows that have it over probability of a label" in described
+    assert not {"accuracy", "confidence", "as saved"} & set(page.text.split("\n"))
+    assert "accuracy over confidence" not in described
+
+
 def test_hostile_texts_and_labels_are_inert(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
     """And a run ends with the report's path."""
     rows = [(f"{HOSTILE} {text}", f"<i>{label}</i>") for text, label in tiny.table_rows(60)]

@@ -1,0 +1,76 @@
+"""Sentences of a report fit the numbers in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.cli import main
+from classify.evaluation.paired import SignTest
+from classify.report.comparison import ComparedRun, Comparison, verdict
+from classify.report.page import write_comparison, write_report
+from classify.report.result import Result
+from classify.report.verdict import sentences
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.runs import make_config
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(make_config(model_folder, table, tmp_path_factory.mktemp("words") / "run"))
+
+
+def test_an_evaluation_of_one_row(trained: Path, tmp_path: Path) -> None:
+    """That is wrong: the flag for more rows is that of classify evaluate."""
+    result = Result.read(trained)
+    row = int((result.predicted == result.rows.targets).argmax())
+    wrong = next(label for place, label in enumerate(result.task.labels) if place != result.predicted[row])
+    path, out = tiny.write_table(tmp_path / "one.csv", [(result.texts[row], wrong)]), tmp_path / "e"
+    words = ["evaluate", "--model", str(trained), "--data", str(path), "--output-dir", str(out), "--cpu"]
+    assert main(words) == 0
+    page = write_report(out).read_text()
+    assert "0.0 % of 1 row correctly" in page
+    assert "(1 leaves a wide interval; --data)" in page
+    assert "1 of 1 prediction is wrong." in page
+    assert "1 rows" not in page
+    assert "--test-data" not in page
+
+
+def test_a_run_names_its_own_flag(trained: Path) -> None:
+    result = Result.read(trained)
+    rows = result.scores["rows"]
+    assert f"({rows} leave a wide interval; --test-data)" in sentences(result)[2]
+    assert f"of {rows} test rows" in sentences(result)[0]
+
+
+def test_one_row_better_than_the_baseline(trained: Path) -> None:
+    result = Result.read(trained)
+    baseline = {**result.metrics["baseline"], "paired": {"better": 1, "worse": 1_200, "p": 0.0}}
+    result = dataclasses.replace(result, metrics={**result.metrics, "baseline": baseline})
+    assert "better on 1 row, worse on 1,200, p < 0.001" in sentences(result)[1]
+
+
+def test_one_suspect(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "suspects.csv").write_text("row,label,suggested_label,prob_label,prob_suggested,text\n1,a,b,0,1,x\n")
+    advice = sentences(dataclasses.replace(Result.read(trained), folder=tmp_path, model=tmp_path))[2]
+    assert "review the 1 label in suspects.csv, which is probably wrong" in advice
+
+
+@pytest.mark.parametrize(
+    ("rows", "left_out", "shown"),
+    [
+        (1, 1, ("1 row that all", "; 1 more has different labels and is left out", "better on 1 row, worse on 1,")),
+        (2, 3, ("2 rows that all", "; 3 more have different labels and are left out", "better on 2 rows, worse on 2,")),
+    ],
+)
+def test_a_comparison(tmp_path: Path, rows: int, left_out: int, shown: tuple[Any, ...]) -> None:
+    runs = ComparedRun("a", {"accuracy": 1.0}, None), ComparedRun("b", {"accuracy": 1.0}, SignTest(rows, rows, 1.0))
+    comparison = Comparison(runs, rows, left_out)
+    write_comparison(tmp_path / "c.html", comparison)
+    assert all(part in (tmp_path / "c.html").read_text() for part in shown)
+    assert shown[1] in "\n".join(comparison.lines())
+    assert shown[2] in verdict(runs[1])
