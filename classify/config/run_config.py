@@ -20,11 +20,11 @@ from classify.launch.strategies import STRATEGIES
 # Settings that affect epochs only, and those that affect contrastive steps, too.
 _OF_EPOCHS = (
     "batch_size", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "loss",
-    "sampler", "patience", "metric_for_best_model",
+    "sampler", "patience", "metric_for_best_model", "gradient_accumulation_steps", "save_steps",
 )  # fmt: skip
 _OF_STEPS = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "layerwise_lr_decay", "lora",
-    "freeze_embeddings", "freeze_layers", "dropout",
+    "freeze_embeddings", "freeze_layers", "dropout", "gradient_checkpointing", "max_grad_norm",
 )  # fmt: skip
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
@@ -162,6 +162,18 @@ class RunConfig:
             names.append("class_weights")
         return [shown_name(FIELDS[name][1]) for name in names]
 
+    def notes_without_effect(self, *, fits_head: bool) -> list[str]:
+        """Return notes of explicit flags that the other resolved settings leave without effect."""
+        unused, explicit = self.flags_without_effect(fits_head=fits_head), self.explicit_values()
+        notes = [_note_unused("epochs", unused, "--epochs 3")] if unused else []
+        of_lora = [shown_name(FIELDS[name][1]) for name in ("lora_rank", "lora_alpha") if name in explicit]
+        if of_lora and not self.model.lora:
+            notes.append(_note_unused("--lora,", of_lora, "--lora"))
+        metric = shown_name(FIELDS["metric_for_best_model"][1])
+        if "metric_for_best_model" in explicit and self.training.keep == "last" and metric not in unused:
+            notes.append(f"with --keep last, {metric} selects no weights; drop one of them")
+        return notes
+
     @property
     def names_model(self) -> bool:
         """Return whether the user named the model."""
@@ -267,4 +279,10 @@ class RunConfig:
 
 _PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
 FIELDS = {spec.name: (part, spec) for part, kind in _PARTS.items() for spec in dataclasses.fields(kind)}
+def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
+    """Return the note that flags have no effect without something, which `remedy` adds."""
+    verb, them = ("have", "them") if len(flags) > 1 else ("has", "it")
+    return f"without {missing} {', '.join(flags)} {verb} no effect; add {remedy}, or drop {them}"
+
+
 HINTS: dict[str, Any] = {name: hint for kind in _PARTS.values() for name, hint in typing.get_type_hints(kind).items()}
