@@ -216,6 +216,8 @@ class RunConfig:
             faults.append(f"--device-memory works only with --strategy {takers}; add that, or drop --device-memory.")
         if self.model.lora and not strategy.takes_lora:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
+        if self.data.drop_unlabelled and self.data.predict_unlabelled:
+            faults.append("--drop-unlabelled and --predict-unlabelled contradict each other; give one of them.")
         faults += self.find_fold_conflicts(self.data.folds or 0, f"--folds {self.data.folds}")
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, which contradicts --keep last; drop one of them.")

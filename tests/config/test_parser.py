@@ -170,6 +170,7 @@ def test_all_faults_come_together() -> None:
         ["--fp16", "--bf16"],
         ["--fp16", "--precision", "fp32"],
         ["--resume", "--overwrite-output-dir"],
+        ["--drop-unlabelled", "--predict-unlabelled"],
     ],
 )
 def test_flags_that_contradict_each_other(words: list[str]) -> None:
