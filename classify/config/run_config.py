@@ -279,12 +279,12 @@ class RunConfig:
         return values
 
 
-_PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
-FIELDS = {spec.name: (part, spec) for part, kind in _PARTS.items() for spec in dataclasses.fields(kind)}
 def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
     """Return the note that flags have no effect without something, which `remedy` adds."""
     verb, them = ("have", "them") if len(flags) > 1 else ("has", "it")
     return f"without {missing} {', '.join(flags)} {verb} no effect; add {remedy}, or drop {them}"
 
 
+_PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
+FIELDS = {spec.name: (part, spec) for part, kind in _PARTS.items() for spec in dataclasses.fields(kind)}
 HINTS: dict[str, Any] = {name: hint for kind in _PARTS.values() for name, hint in typing.get_type_hints(kind).items()}
