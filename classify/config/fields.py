@@ -166,7 +166,7 @@ def _as_number(kind: type, raw: Any) -> int | float | None:
         return None
     try:
         number = float(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if not math.isfinite(number):
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from classify.config.fields import as_switch
+from classify.config.fields import as_switch, between, parse
 
 # Ignored with any value.
 NO_EFFECT = frozenset(
@@ -110,14 +110,37 @@ NO_TRAINING = (
     "--do_eval or --do_predict without --do_train trains nothing; run classify evaluate, or classify predict, with "
     "--model DIR --data FILE."
 )
+# After the place of do_train.
+_TRAINING_OFF = (
+    "do_train False trains nothing; run classify evaluate, or classify predict, with --model DIR --data FILE, or drop "
+    "it to train."
+)
+
+
+def find_missing_training(flags: dict[str, Any], file: dict[str, Any], path: str) -> list[str]:
+    """Return the fault, if any, of a command that asks for an evaluation, or predictions, without training.
+
+    `flags` and `file` are the arguments of the command line and of the file `path`.
+    """
+    if "do_train" in flags:
+        return [f"--{_TRAINING_OFF}"] if as_switch(flags["do_train"]) is False else []
+    if _is_on(file, "do_train"):
+        return []
+    if _is_on(flags, "do_eval") or _is_on(flags, "do_predict"):
+        return [NO_TRAINING]
+    # TrainingArguments write do_train false unless it is set, and set do_eval themselves with a strategy.
+    evaluates = _is_on(file, "do_eval") and is_unset(file.get("eval_strategy", file.get("evaluation_strategy")))
+    return [f"{path}: {_TRAINING_OFF}"] if "do_train" in file and (evaluates or _is_on(file, "do_predict")) else []
+
+
+def _is_on(arguments: dict[str, Any], name: str) -> bool:
+    return name in arguments and as_switch(arguments[name]) is not False
 
 
 def _warmup(raw: Any) -> tuple[str, Any]:
     """Return warmup_steps below 1 for a ratio; a ratio of 1 is all steps, but `warmup_steps` of 1 is one step."""
-    try:
-        return "warmup_steps", min(float(raw), 1 - 1e-9)
-    except (TypeError, ValueError):
-        return "warmup_steps", raw
+    ratio = parse(raw, (float,), "warmup_ratio", between(0, 1, include_high=True))
+    return "warmup_steps", min(ratio, 1 - 1e-9)
 
 
 # Arguments with another name here: a function from the value to (field, value).
@@ -132,6 +155,8 @@ TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "warmup_ratio": _warmup,
     "per_gpu_train_batch_size": lambda raw: ("per_device_train_batch_size", raw),
 }
+# Those that are switches.
+SWITCHES = ("load_best_model_at_end", "do_regression", "bf16", "fp16", "tf32")
 # Every name of the three lists.
 NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
 
@@ -148,6 +173,11 @@ def join_configuration(arguments: dict[str, Any]) -> dict[str, Any]:
 def is_unset(raw: Any) -> bool:
     """Return whether a value means the same as an absent argument."""
     return raw is None or as_switch(raw) is False or raw in ("", "no", "none", "None", [], {}, 0)
+
+
+def turned_off(flags: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Return {name: (field, value)} of each switch that a flag turns off; the value is that of the switch turned on."""
+    return {name: TRANSLATED[name](True) for name in SWITCHES if name in flags and is_unset(flags[name])}
 
 
 def has_no_effect(name: str, raw: Any) -> bool:

@@ -122,10 +122,11 @@ def training_parser(program: str, *, full_help: bool = True, description: str = 
             group.add_argument("--help-all", action="help", help="list every flag and exit")
     for name in hf_arguments.NAMES:
         flag = name.replace("_", "-")
-        flags = [f"--{flag}", f"--no-{flag}"] if name in hf_arguments.NO_EFFECT else [f"--{flag}"]
-        free = [flag for flag in flags if flag not in parser._option_string_actions]
-        if free:
-            parser.add_argument(*free, dest=_FOREIGN + name, nargs="*", help=argparse.SUPPRESS)
+        place: dict[str, Any] = {"dest": _FOREIGN + name, "help": argparse.SUPPRESS}
+        if f"--{flag}" not in parser._option_string_actions:
+            parser.add_argument(f"--{flag}", nargs="*", **place)
+        if name in hf_arguments.NO_EFFECT:
+            parser.add_argument(f"--no-{flag}", action="store_const", const=["False"], **place)
     return parser
 
 
@@ -183,15 +184,23 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     plan = bool(explicit.pop("plan", False))
     explicit.pop("debug", None)  # `cli` reads it, before anything is parsed
     faults = ErrorList(unknown_words(unknown, parser))
-    foreign = {name: explicit.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in explicit}
-    ignored = _translate({name: " ".join(raw) if raw else True for name, raw in foreign.items()}, explicit, faults)
-    if "do_train" not in foreign and foreign.keys() & {"do_eval", "do_predict"}:
-        faults.append(hf_arguments.NO_TRAINING)
+    words_of = {name: explicit.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in explicit}
+    foreign = {name: " ".join(raw) if raw else True for name, raw in words_of.items()}
+    ignored = _translate(foreign, explicit, faults)
+    off = hf_arguments.turned_off(foreign)
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
+    others: dict[str, Any] = {}
     config_file = explicit.pop("config", None)
     if config_file is not None:
-        values, names = _yaml_values(config_file, faults, ignored)
+        values, names, others = _yaml_values(config_file, faults)
+        wanted = {name: raw for name, raw in others.items() if not hf_arguments.is_unset(raw)}
+        overridden = {name for name in off if name in wanted} | _turn_off(off, values)
+        kept = {name: raw for name, raw in wanted.items() if name not in foreign}
+        noted = _translate(kept, values, faults, f"{config_file}: ")
+        noted += _drop_level(values, names, explicit.get("precision", values.get("precision")))
+        ignored = _without(ignored, overridden, foreign) + noted
+    faults += hf_arguments.find_missing_training(foreign, others, config_file)
     sources = {name: ValueSource("file", typed) for name, typed in names.items() if name not in explicit}
     sources |= {name: ValueSource("flag") for name in explicit}
     values = _merge(explicit, values)
@@ -199,6 +208,7 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     names = {name: text for name, text in names.items() if name not in explicit}
     values = {name: hf_arguments.to_value(name, raw) for name, raw in values.items()}
     stored, file = _from_run(values, faults)
+    ignored = _without(ignored, _turn_off(off, stored), foreign)
     merged = _merge(values, stored)
     taken = [name for name in stored if name in merged and name not in values]
     sources |= {name: ValueSource("earlier run", file) for name in taken}
@@ -219,8 +229,14 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
         if hf_arguments.has_no_effect(name, raw):
             ignored.append(typed)
         elif name in hf_arguments.TRANSLATED:
-            field, value = hf_arguments.TRANSLATED[name](raw)
-            if field not in explicit:
+            try:
+                field, value = hf_arguments.TRANSLATED[name](raw)
+            except InputError as error:
+                faults += [f"{where}{fault}" for fault in error.faults]
+                continue
+            # By warmup steps of 0 transformers 4 mean the ratio.
+            is_unset = name == "warmup_ratio" and str(explicit.get(field)) in ("0", "0.0")
+            if field not in explicit or is_unset:
                 explicit[field], set_by[field] = value, typed
             elif explicit[field] != value:
                 flag = shown_name(FIELDS[field][1])
@@ -229,6 +245,29 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
         else:
             faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
     return ignored
+
+
+def _turn_off(off: dict[str, tuple[str, Any]], values: dict[str, Any]) -> set[str]:
+    """Drop from `values` what flags such as `--fp16 False` turn off; return the names of those that do so."""
+    names = {name for name, (field, value) in off.items() if values.get(field) == value}
+    for name in names:
+        values.pop(off[name][0])
+    return names
+
+
+def _without(ignored: list[str], names: set[str], flags: dict[str, Any]) -> list[str]:
+    """Return the arguments without effect but for the flags `names`."""
+    typed = {f"--{name} {flags[name]}" for name in names}
+    return [text for text in ignored if text not in typed]
+
+
+def _drop_level(values: dict[str, Any], names: dict[str, str], precision: Any) -> list[str]:
+    """Drop a file's `fp16_opt_level`, which JSON of transformers 4 always has, unless fp16 is used; return it."""
+    name = names.get("opt_level", "")
+    if precision == "fp16" or not name.replace("-", "_").endswith(": fp16_opt_level"):
+        return []
+    del names["opt_level"]
+    return [f"{name} {values.pop('opt_level')}"]
 
 
 def _from_container(values: dict[str, Any], faults: ErrorList) -> dict[str, ValueSource]:
@@ -271,8 +310,8 @@ def _from_run(values: dict[str, Any], faults: ErrorList) -> tuple[dict[str, Any]
     return {}, ""
 
 
-def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields set in a file, and the name of each in messages; add to `faults` and `ignored`."""
+def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Return the fields set in a file, the name of each in messages, and its arguments of other scripts."""
     import yaml
 
     try:
@@ -283,20 +322,23 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
         faults.append(
             f"--config {path}: cannot be read ({error.strerror}). Give a YAML file, e.g. configs/quickstart.yaml."
         )
-        return {}, {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return {}, {}, {}
+    # A value such as 2024-02-30, or with a tag such as !!bool, raises errors of Python.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not UTF-8 text"
+        problem = getattr(error, "problem", None) or str(error)
+        if isinstance(error, UnicodeDecodeError | RecursionError):
+            problem = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8 text"
         faults.append(f"--config {path}{where}: not valid YAML ({problem}). Expected lines such as 'batch-size: 32'.")
-        return {}, {}
+        return {}, {}, {}
     if content is None:
-        return {}, {}
+        return {}, {}, {}
     if not isinstance(content, dict):
         faults.append(
             f"--config {path}: expected lines such as 'batch-size: 32'. Got a {type(content).__name__} instead."
         )
-        return {}, {}
+        return {}, {}, {}
     for key, line in _repeated_keys(root):
         faults.append(f"--config {path} line {line}: {key} is given twice; drop one of them.")
     values: dict[str, Any] = {}
@@ -319,10 +361,7 @@ def _yaml_values(path: str, faults: list[str], ignored: list[str]) -> tuple[dict
         else:
             values[name] = value
             names[name] = f"{path}: {key}"
-    ignored += _translate(
-        {name: raw for name, raw in foreign.items() if not hf_arguments.is_unset(raw)}, values, faults, f"{path}: "
-    )
-    return values, names
+    return values, names, hf_arguments.join_configuration(foreign)
 
 
 def _repeated_keys(root: Any) -> list[tuple[str, int]]:

@@ -20,11 +20,11 @@ from classify.launch.strategies import STRATEGIES
 # Settings that affect epochs only, and those that affect contrastive steps, too.
 _OF_EPOCHS = (
     "batch_size", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "loss",
-    "sampler", "patience", "metric_for_best_model",
+    "sampler", "patience", "metric_for_best_model", "gradient_accumulation_steps", "save_steps",
 )  # fmt: skip
 _OF_STEPS = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "layerwise_lr_decay", "lora",
-    "freeze_embeddings", "freeze_layers", "dropout",
+    "freeze_embeddings", "freeze_layers", "dropout", "gradient_checkpointing", "max_grad_norm",
 )  # fmt: skip
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
@@ -162,6 +162,18 @@ class RunConfig:
             names.append("class_weights")
         return [shown_name(FIELDS[name][1]) for name in names]
 
+    def notes_without_effect(self, *, fits_head: bool) -> list[str]:
+        """Return notes of explicit flags that the other resolved settings leave without effect."""
+        unused, explicit = self.flags_without_effect(fits_head=fits_head), self.explicit_values()
+        notes = [_note_unused("epochs", unused, "--epochs 3")] if unused else []
+        of_lora = [shown_name(FIELDS[name][1]) for name in ("lora_rank", "lora_alpha") if name in explicit]
+        if of_lora and not self.model.lora:
+            notes.append(_note_unused("--lora,", of_lora, "--lora"))
+        metric = shown_name(FIELDS["metric_for_best_model"][1])
+        if "metric_for_best_model" in explicit and self.training.keep == "last" and metric not in unused:
+            notes.append(f"with --keep last, {metric} selects no weights; drop one of them")
+        return notes
+
     @property
     def names_model(self) -> bool:
         """Return whether the user named the model."""
@@ -204,6 +216,8 @@ class RunConfig:
             faults.append(f"--device-memory works only with --strategy {takers}; add that, or drop --device-memory.")
         if self.model.lora and not strategy.takes_lora:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
+        if self.data.drop_unlabelled and self.data.predict_unlabelled:
+            faults.append("--drop-unlabelled and --predict-unlabelled contradict each other; give one of them.")
         faults += self.find_fold_conflicts(self.data.folds or 0, f"--folds {self.data.folds}")
         if training.patience is not None and training.keep == "last":
             faults.append("--patience keeps the best weights, which contradicts --keep last; drop one of them.")
@@ -263,6 +277,12 @@ class RunConfig:
         values = {part: dataclasses.asdict(getattr(self, part)) for part in _PARTS}
         values["model"]["model"] = self.model.name
         return values
+
+
+def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
+    """Return the note that flags have no effect without something, which `remedy` adds."""
+    verb, them = ("have", "them") if len(flags) > 1 else ("has", "it")
+    return f"without {missing} {', '.join(flags)} {verb} no effect; add {remedy}, or drop {them}"
 
 
 _PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}

@@ -123,9 +123,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
     notes = (*_note_trained_rows(config.model.model, splits), *renamed, *notes)
-    unused = config.flags_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
-    if unused:
-        notes = (*notes, f"without epochs {', '.join(unused)} have no effect; add --epochs 3, or drop them")
+    notes = (*notes, *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)))
     if config.ignored:
         notes = (f"no effect in this program: {', '.join(config.ignored)}", *notes)
     texts: tuple[str, ...] = ()

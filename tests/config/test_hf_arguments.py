@@ -64,7 +64,7 @@ def test_a_command_of_run_classification() -> None:
     assert set(config.ignored) == {
         "--do_train", "--do_eval", "--evaluation_strategy epoch", "--save_strategy epoch", "--overwrite_cache",
         "--metric_name accuracy", "--optim adamw_torch", "--dataloader_num_workers 4", "--disable_tqdm False",
-        "--remove_unused_columns", "--torch_compile", "--ddp_find_unused_parameters False", "--push_to_hub False",
+        "--remove_unused_columns False", "--torch_compile", "--ddp_find_unused_parameters False", "--push_to_hub False",
         "--fp16_full_eval",
     }  # fmt: skip
 
@@ -112,8 +112,17 @@ def test_the_words_of_a_switch() -> None:
         ("--max_eval_samples 9", "--max_eval_samples 9: every row of a table is scored"),
         ("--task_name sst2", "--task_name sst2 means --data nyu-mll/glue:sst2, and --data is x; give one of them"),
         ("--dataset_config_name mrpc", "--dataset_config_name mrpc: name the data set and its configuration with"),
-        ("--warmup_ratio much", "--warmup-steps must be a number of at least 0. Got 'much' instead."),
+        ("--warmup_ratio much", "--warmup_ratio must be a number from 0 to 1. Got 'much' instead."),
+        ("--warmup_ratio 5", "--warmup_ratio must be a number from 0 to 1. Got '5' instead."),
+        ("--warmup_ratio -1", "--warmup_ratio must be a number from 0 to 1. Got '-1' instead."),
+        ("--warmup_ratio 0.1 --warmup_steps 9", "--warmup_ratio 0.1 means --warmup-steps 0.1, and --warmup-steps is 9"),
         ("--do_eval", "--do_eval or --do_predict without --do_train trains nothing; run classify evaluate, or"),
+        ("--do_eval True", "--do_eval or --do_predict without --do_train trains nothing"),
+        ("--do_eval False --do_predict", "--do_eval or --do_predict without --do_train trains nothing"),
+        ("--do_train False --do_eval", "--do_train False trains nothing; run classify evaluate, or classify predict"),
+        ("--do_train no --do_predict", "--do_train False trains nothing"),
+        ("--no-do-train --do-predict", "--do_train False trains nothing"),
+        ("--do_train False", "--do_train False trains nothing"),
     ],
 )
 def test_what_asks_for_something_else_is_refused_with_the_way_to_it(words: str, line: str) -> None:
@@ -164,3 +173,104 @@ def test_the_help_lists_the_common_flags_and_help_all_every_one() -> None:
         assert flag in full.replace("\n  --debug\n", "\n  --debug \n") or flag.rstrip() + "\n" in full, name
         assert (flag in short or flag.rstrip() + "\n" in short) == (name in COMMON), name
     assert len(COMMON) <= 22
+
+
+@pytest.mark.parametrize("words", ["--no-do-eval", "--no_do_predict", "--do_eval False", "--do_train --do_eval"])
+def test_no_request_for_an_evaluation_alone_trains(words: str) -> None:
+    assert parse("--data", "x", *words.split()).ignored
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "is_refused"),
+    [
+        ({"do_train": False, "do_predict": True}, "", True),
+        ({"do_train": False, "do_eval": True, "eval_strategy": "no"}, "", True),
+        ({"do_train": False, "do_eval": True, "eval_strategy": "epoch"}, "", False),
+        ({"do_train": False, "do_eval": True}, "--do_train", False),
+        ({"do_train": False}, "", False),
+        ({"do_eval": True}, "", False),
+        ({"do_train": True}, "--do_eval", False),
+    ],
+)
+def test_a_file_that_asks_for_no_training(
+    tmp_path: Path, content: dict[str, object], words: str, is_refused: bool
+) -> None:
+    """TrainingArguments set do_eval themselves with an evaluation strategy, and do_train is false unless it is set."""
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"data": "x", **content}))
+    if is_refused:
+        (line,) = faults("--config", str(file), *words.split())
+        assert line.startswith(f"{file}: do_train False trains nothing; run classify evaluate")
+    else:
+        parse("--config", str(file), *words.split())
+
+
+SWITCHED = {
+    "fp16": ("precision", "fp16"),
+    "load_best_model_at_end": ("keep", "best"),
+    "do_regression": ("task", "regression"),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+@pytest.mark.parametrize("is_own_name", [False, True])
+def test_a_switch_turned_off_overrides_the_file(tmp_path: Path, name: str, is_own_name: bool) -> None:
+    field, value = SWITCHED[name]
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"data": "x", **({field: value} if is_own_name else {name: True})}))
+    assert parse("--config", str(file)).flat()[field] == value
+    config = parse("--config", str(file), f"--{name}", "False")
+    assert config.flat()[field] == "auto"
+    assert config.ignored == (), "it has an effect"
+
+
+def test_flags_of_other_scripts_override_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "arguments.json"
+    wanted = {"fp16": True, "push_to_hub": True, "dataset_name": "nyu-mll/glue", "dataset_config_name": "mrpc"}
+    file.write_text(json.dumps(wanted))
+    words = ["--config", str(file), "--fp16", "False", "--bf16", "--push_to_hub", "False", "--dataset_name", "imdb"]
+    config = parse(*words)
+    assert (config.training.precision, config.data.data) == ("bf16", "imdb")
+    assert config.ignored == ("--push_to_hub False",)
+
+
+@pytest.mark.parametrize(
+    ("content", "steps"),
+    [
+        ({"warmup_ratio": 0.1, "warmup_steps": 0}, 0.1),
+        ({"warmup_ratio": 0.0, "warmup_steps": 0}, 0),
+        ({"warmup_ratio": 0.0, "warmup_steps": 50}, 50),
+        ({"warmup_ratio": 1}, 1 - 1e-9),
+    ],
+)
+def test_warmup_steps_of_0_mean_the_ratio(tmp_path: Path, content: dict[str, float], steps: float) -> None:
+    """As in transformers 4, whose JSON holds both."""
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"data": "x", **content}))
+    assert parse("--config", str(file)).training.warmup_steps == steps
+    if content["warmup_ratio"]:
+        words = [f"--{name}={value}" for name, value in content.items()]
+        assert parse("--data", "x", *words).training.warmup_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "level"),
+    [
+        ({"fp16": False}, "", None),
+        ({}, "", None),
+        ({"fp16": True}, "--fp16 False", None),
+        ({"bf16": True}, "", None),
+        ({"fp16": True}, "", "O1"),
+        ({}, "--fp16", "O1"),
+        ({}, "--fp16_opt_level O2", "O2"),
+    ],
+)
+def test_a_level_of_fp16_counts_with_fp16(
+    tmp_path: Path, content: dict[str, bool], words: str, level: str | None
+) -> None:
+    """The JSON of transformers 4 names one always."""
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"data": "x", "fp16_opt_level": "O1", **content}))
+    config = parse("--config", str(file), *words.split())
+    assert config.training.opt_level == level
+    assert (f"{file}: fp16_opt_level O1" in config.ignored) is (level != "O1")

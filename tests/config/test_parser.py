@@ -170,6 +170,7 @@ def test_all_faults_come_together() -> None:
         ["--fp16", "--bf16"],
         ["--fp16", "--precision", "fp32"],
         ["--resume", "--overwrite-output-dir"],
+        ["--drop-unlabelled", "--predict-unlabelled"],
     ],
 )
 def test_flags_that_contradict_each_other(words: list[str]) -> None:
@@ -223,12 +224,20 @@ def test_yaml_under_flags(tmp_path: Path) -> None:
         ("data: [a\n", "a.yaml line 2: not valid YAML"),
         ("- a\n", "expected lines such as 'batch-size: 32'. Got a list instead."),
         ("data: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
+        ("data: a\nunlabelled-value: 2024-02-30\n", "a.yaml: not valid YAML (day is out of range for month)"),
+        ("data: a\nseed: !!int x\n", "a.yaml: not valid YAML (invalid literal for int()"),
+        ("data: a\nfp16: !!bool x\n", "a.yaml: not valid YAML ('x')"),
+        (f"data: a\nepochs: {'9' * 400}\n", "a.yaml: epochs must be a number of at least 0. Got a int instead."),
+        (f"data: a\nwarmup_ratio: {'9' * 400}\n", "a.yaml: warmup_ratio must be a number from 0 to 1."),
+        (f"data: {'[' * 3000}\n", "a.yaml: not valid YAML (nested too deeply)"),
     ],
 )
 def test_yaml_faults(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text)
-    assert any(part in line for line in faults("--config", str(path)))
+    lines = faults("--config", str(path))
+    assert any(part in line for line in lines)
+    assert not any("\n" in line for line in lines)
 
 
 def test_a_missing_yaml_file() -> None:

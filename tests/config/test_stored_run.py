@@ -86,6 +86,13 @@ def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:
     assert result.sources["num_train_epochs"].kind == "flag"
 
 
+def test_a_switch_of_other_scripts_that_is_turned_off_wins(run: RunConfig) -> None:
+    result = parse("--resume", FOLDER, "--bf16", "False")
+    assert (run.training.precision, result.training.precision, result.ignored) == ("bf16", "auto", ())
+    result = parse("--resume", FOLDER, "--fp16", "False")
+    assert (result.training.precision, result.ignored) == ("bf16", ("--fp16 False",))
+
+
 def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
     result = parse("--resume", FOLDER, "--data", "my.csv")
     assert result.training.num_train_epochs is None

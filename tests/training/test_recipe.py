@@ -54,11 +54,53 @@ def test_more_rows_never_take_fewer_steps() -> None:
         ({"loss": "focal", "max_steps": 5}, []),
         ({"head": "keep", "class_weights": "balanced", "num_train_epochs": 0.0}, ["--class-weights"]),
         ({"class_weights": "balanced"}, []),
+        ({"gradient_accumulation_steps": 2, "save_steps": 50}, ["--gradient-accumulation-steps", "--save-steps"]),
+        ({"gradient_accumulation_steps": 2, "save_steps": 50, "num_train_epochs": 1.0}, []),
+        ({"max_grad_norm": 0.5, "gradient_checkpointing": True}, []),  # contrastive steps use both
+        (
+            {"max_grad_norm": 0.5, "gradient_checkpointing": True, "preset": "fast"},
+            ["--gradient-checkpointing", "--max-grad-norm"],
+        ),
     ],
 )
 def test_flags_of_steps_that_are_not_taken_are_named(given: dict[str, Any], flags: list[str]) -> None:
     config = RunConfig(DataConfig(data="a.csv")).replace(**given).resolve(100, 384)
     assert config.flags_without_effect(fits_head=config.model.head != "keep") == flags
+
+
+@pytest.mark.parametrize(
+    ("given", "notes"),
+    [
+        ({"loss": "focal"}, ["without epochs --loss has no effect; add --epochs 3, or drop it"]),
+        (
+            {"loss": "focal", "sampler": "balanced"},
+            ["without epochs --loss, --sampler have no effect; add --epochs 3, or drop them"],
+        ),
+        ({"lora_rank": 8}, ["without --lora, --lora-rank has no effect; add --lora, or drop it"]),
+        (
+            {"lora_rank": 8, "lora_alpha": 8},
+            ["without --lora, --lora-rank, --lora-alpha have no effect; add --lora, or drop them"],
+        ),
+        ({"lora_rank": 8, "lora": True}, []),
+        (
+            {"metric_for_best_model": "loss", "keep": "last", "num_train_epochs": 1.0},
+            ["with --keep last, --metric-for-best-model selects no weights; drop one of them"],
+        ),
+        ({"metric_for_best_model": "loss", "num_train_epochs": 1.0}, []),
+        (
+            {"metric_for_best_model": "loss", "keep": "last"},
+            ["without epochs --metric-for-best-model has no effect; add --epochs 3, or drop it"],
+        ),
+    ],
+)
+def test_notes_name_the_flags_without_effect(given: dict[str, Any], notes: list[str]) -> None:
+    config = RunConfig(DataConfig(data="a.csv")).replace(**given).resolve(100, 384)
+    assert config.notes_without_effect(fits_head=True) == notes
+
+
+def test_a_run_prints_the_flags_without_effect(model_folder: Path, table: Path) -> None:
+    config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder), lora_rank=8))
+    assert "without --lora, --lora-rank has no effect; add --lora, or drop it" in check(config).notes
 
 
 PAIRS, STEPS = ", 100 contrastive steps", ", --contrastive-steps"
