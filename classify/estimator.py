@@ -19,6 +19,7 @@ from classify.api import Run, _train, indexes_differ
 from classify.config.fields import describe
 
 _SPLIT_COLUMN = "split"
+_VALIDATION = "validation"
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):
@@ -85,7 +86,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             names = [f"class {number}" for number in range(len(names))]
         columns = {"text": texts, "label": [names[number] for number in numbers]}
         if len(texts) >= FEW_ROWS:
-            columns[_SPLIT_COLUMN] = self._split(texts, numbers)
+            splits = self._split(texts, numbers)
+            # Few different texts cannot be split, and are refused where they are read.
+            columns |= {_SPLIT_COLUMN: splits} if _VALIDATION in splits else {}
         folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-")).absolute()
         if self.output_dir is None:
             self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -131,7 +134,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         from classify.data.text_hashes import text_hashes
 
         parts = split_rows(text_hashes(texts), numbers, seed=self.seed, eval_share=0.1, test_share=0.0)
-        return np.array(["train", "validation"])[parts].tolist()
+        return np.array(["train", _VALIDATION])[parts].tolist()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

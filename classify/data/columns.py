@@ -27,6 +27,8 @@ from classify.errors import ErrorList, InputError, list_some
 
 # Candidates, and columns, that a refusal lists.
 _SHOWN, _LISTED = 5, 20
+# Spellings of a missing text; marks alone, such as ?, are messages of a chat.
+_MISSING_TEXTS = frozenset(text for text in MISSING if any(map(str.isalnum, text)))
 # Rows in which one value may repeat by chance.
 _FEW = 10
 # A column whose texts are longer by this ratio makes a text column with a usual name doubtful.
@@ -205,10 +207,10 @@ class _Search:
         """Return a doubt where another column of texts has a usual name, too.
 
         Names such as sentence1 are those of a pair, unless there is a column named text; question and sentence may each
-        be the text.
+        be the text. The title of SQuAD's articles is neither.
         """
         clear = {_key(first), _key(last)}.isdisjoint(TEXT_NAMES)
-        names = TEXT_NAMES[:1] if clear else TEXT_NAMES
+        names = {*(TEXT_NAMES[:1] if clear else TEXT_NAMES)} - {"title"}
         others = [name for name in self.stats if name not in (first, last, label) and _key(name) in names]
         rivals = [name for name in others if self.stats[name].is_text]
         why = f"the text may be in one column, or in {first!r} and {last!r} (for a pair give --text-pair-column, too)"
@@ -489,9 +491,9 @@ def note_missing_texts(table: Table, text_columns: Sequence[str]) -> list[str]:
     """Return a note for each text column of which several cells hold nothing but nan, None or the like."""
     notes = []
     for name in text_columns:
-        short = np.flatnonzero(table.lengths(name) <= max(map(len, MISSING)))
+        short = np.flatnonzero(table.lengths(name) <= max(map(len, _MISSING_TEXTS)))
         cells = dict(zip(short.tolist(), table.take(name, short), strict=True))
-        rows = [row for row, cell in cells.items() if cell.lower() in MISSING]
+        rows = [row for row, cell in cells.items() if cell.lower() in _MISSING_TEXTS]
         if len(rows) > 1:
             where = table.describe_rows(rows)
             notes.append(

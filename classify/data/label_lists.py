@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -23,12 +24,16 @@ _WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
 _ARRAY = re.compile(r"\[\s*-?\d+(\s+-?\d+)+\s*\]")
 # A tuple of names or whole numbers as Python prints it; neither (other) nor (1,234).
 _TUPLE = re.compile(r"""\(\s*(['"].*['"]|-?\d+(, -?\d+)*)\s*,?\s*\)""", re.DOTALL)
+# A tuple that may be a range, such as (18, 24).
+_RANGE = re.compile(r"\(\s*(-?\d+), (-?\d+)\s*\)")
 # The separator of cells such as ["a", "b"], or ('a', 'b') as Python writes tuples.
 BRACKETS = "[]"
 
 
 def find_separator(values: Sequence[str]) -> str | None:
     """Return what separates the labels of a column's non-empty values; None where each value is one label."""
+    if _are_ranges(values):
+        return None
     plain = [value for value in values if not _is_bracketed(value)]
     if values and not plain:
         return BRACKETS
@@ -48,7 +53,7 @@ def find_mixed(cells: Iterable[str]) -> tuple[str, str] | None:
     Ranges such as (10, 20] are names beside [0, 10].
     """
     cells = sorted(cells)
-    listed = next((cell for cell in cells if _lists_several(cell)), None)
+    listed = None if _are_ranges(cells) else next((cell for cell in cells if _lists_several(cell)), None)
     divided = (cell for cell in cells if cell[:1] not in "[(" and any(map(cell.__contains__, SEPARATORS)))
     return None if listed is None or (other := next(divided, None)) is None else (listed, other)
 
@@ -140,6 +145,13 @@ def _is_bracketed(value: str) -> bool:
     return value[:1] + value[-1:] == "[]" or _list_length(value) is not None
 
 
+def _are_ranges(values: Sequence[str]) -> bool:
+    """Return whether some values are tuples, and each of these is a range of ages, say: two ascending numbers."""
+    tuples = [value for value in values if value[:1] == "(" and _list_length(value) is not None]
+    ranges = list(filter(None, map(_RANGE.fullmatch, tuples)))
+    return len(tuples) == len(ranges) > 0 and all(int(found[1]) < int(found[2]) for found in ranges)
+
+
 def _lists_several(value: str) -> bool:
     return (_list_length(value) or 0) > 1
 
@@ -159,7 +171,9 @@ def _parse_list(cell: str) -> Sequence[object]:
         parsed = json.loads(cell)
     except (ValueError, RecursionError):
         try:
-            parsed = ast.literal_eval(cell)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SyntaxWarning)  # of a backslash in a label
+                parsed = ast.literal_eval(cell)
         except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
             raise ValueError(f"no list: {error}") from None
     if not isinstance(parsed, list | tuple):

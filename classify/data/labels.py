@@ -86,7 +86,9 @@ class ClassNames:
 
     def of(self, label: str) -> str | None:
         """Return the class of a label value; None where it means unlabelled."""
-        return None if label in self.unlabelled or is_no_label(label) else self.names.get(label, label)
+        if label in self.unlabelled:
+            return None
+        return self.names.get(label) or (None if is_no_label(label) else label)
 
     def list_merged(self, *, normalized: bool) -> list[str]:
         """List each class with its labels and their rows where there are several.

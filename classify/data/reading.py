@@ -280,7 +280,7 @@ def _note_unused_splits(
     held_out = [repr(value) for value, split in possible[name].items() if split != SPLITS.index("train")]
     return [
         f"has the column {name!r} of splits, which is not used, since {ways[0]} is given; its rows of "
-        f"{list_some(held_out[:_SHOWN], len(held_out))} may be trained on"
+        f"{list_some(held_out[:_SHOWN], len(held_out))} may be trained on (to split by it drop {ways[0]})"
     ]
 
 

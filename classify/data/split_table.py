@@ -404,6 +404,8 @@ def _note_header(table: Table, column: str) -> str | None:
     is_question = "?" in column or "？" in column  # of a survey
     if not (table.has_names and column in table.columns and is_sentence and not is_question):
         return None
+    if any(is_usual(name) for name in table.columns):
+        return None
     return f"the first row is read as column names, e.g. {column[:_LONGEST]!r}; if it is data, add --no-header"
 
 

@@ -91,7 +91,8 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
     if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
         return _read_open_mpi(environment)
     # Inside sbatch without srun there is one process; the job's number of tasks does not count.
-    tasks, pmi_tasks = (whole_number(environment, name, 1) for name in ("SLURM_STEP_NUM_TASKS", "PMI_SIZE"))
+    tasks = whole_number(environment, "SLURM_STEP_NUM_TASKS", 1)
+    pmi_tasks = whole_number(environment, "PMI_SIZE", 1) if environment.get("PMI_SIZE") else 1
     if tasks > 1 and pmi_tasks in (1, tasks):
         return _read_slurm(environment)
     if pmi_tasks > 1:

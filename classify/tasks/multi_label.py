@@ -224,6 +224,8 @@ class MultiLabel(Task):
         return [has_labels and self._is_known(cell) for cell in stripped]
 
     def _is_known(self, cell: str) -> bool:
+        if not self._classes.unlabelled and cell[:1] not in "[(" and any(map(str.isalnum, cell)):
+            return True
         try:
             labels = [label for label in split_cell(cell, self._separator) if not is_no_label(label)]
         except ValueError:  # refused where it is read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from classify.data.content import column_stats
+from classify.data.content import SAMPLE, column_stats
 from classify.data.label_lists import BRACKETS, SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
 from classify.data.reading import InputTables
 from classify.errors import InputError
@@ -57,7 +57,10 @@ def _recognize(tables: InputTables) -> Task:
     if len(tables.columns.labels) > 1 or stats.is_list:
         return MultiLabel.of(tables)
     refuse_mixed_lists(tables)
-    undivided = undivided_cell(sorted(cells), (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS))
+    # Thousands of cells that mostly differ are no classes, and refused below.
+    may_be_classes = len(cells) <= max(SAMPLE, len(tables.train) / 2)
+    separators = (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS)
+    undivided = undivided_cell(sorted(cells), separators) if may_be_classes else None
     if undivided is not None:
         raise InputError(
             f"{tables.train.path}: column {tables.columns.label!r} holds {undivided[0]!r}: one class, or several "

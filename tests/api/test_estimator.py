@@ -121,6 +121,8 @@ def test_a_repeated_text_is_trained_on_or_validated(model_folder: Path) -> None:
     parts = make(model_folder)._split(texts, numbers)
     assert parts.count("validation") == 40
     assert len({*zip(texts, parts, strict=True)}) == 40
+    with pytest.raises(InputError, match="too few different texts to split: 400 rows hold 2"):
+        make(model_folder).fit(["good movie", "bad movie"] * 200, [1, 0] * 200)
 
 
 @pytest.mark.slow

@@ -627,6 +627,8 @@ def test_arrays_of_numbers_are_refused(tmp_path: Path) -> None:
         ["(other)", "(a) or (b)", "c"],
         ["(1)", "(2)", "3"],
         ["[CLS]", "[SEP]", "a"],
+        ['"(18, 24)"', '"(25, 34)"', '"(35, 44)"'],
+        ['"(0, 2)"', '"(4, 6)"', "35"],
     ],
 )
 def test_brackets_in_names_are_no_lists(tmp_path: Path, cells: list[str]) -> None:

@@ -678,10 +678,11 @@ def test_a_split_column_that_is_not_used_is_noted(tmp_path: Path) -> None:
             load(path, **{flag: str(further)})
         assert not any("splits" in note for note in load(path, split_column="none", **{flag: str(further)}).warnings)
     note = f"{path} has the column 'split' of splits, which is not used, since --split-by-time is given; its rows of "
-    assert f"{note}'dev', 'test' may be trained on" in load(path, split_by_time="day").warnings
+    by_time = load(path, split_by_time="day").warnings
+    assert f"{note}'dev', 'test' may be trained on (to split by it drop --split-by-time)" in by_time
     two = write(tmp_path / "c.csv", [row for row in rows if row[2] != "test"], "text,label,split,day")
     note = f"{two} has the column 'split' of splits, which is not used, since --test-data is given; its rows of 'dev' "
-    assert f"{note}may be trained on" in load(two, test_data=str(further)).warnings
+    assert f"{note}may be trained on (to split by it drop --test-data)" in load(two, test_data=str(further)).warnings
 
 
 def test_the_second_of_two_split_columns_is_named(tmp_path: Path) -> None:

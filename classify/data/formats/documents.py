@@ -29,7 +29,7 @@ class _Documents(Source):
         return [file for file in found if self._is_shown(file) and file.parent.name.lower() not in _UNLABELLED]
 
     def _is_shown(self, file: Path) -> bool:
-        return not any(name.startswith(".") for name in file.relative_to(self.file).parts)
+        return not any(name.startswith(".") for name in file.parts[len(self.file.parts) :])
 
     def require_one_encoding(self) -> None:
         """Raise InputError where most non-ASCII documents are UTF-8, and some are not."""
@@ -45,11 +45,11 @@ class _Documents(Source):
     def notes(self) -> tuple[str, ...]:
         """Count the files that are not read."""
         every = [file for file in sorted(self.file.glob("*/*")) if file.is_file() and self._is_shown(file)]
-        below = [file for file in sorted(self.file.rglob("*.txt")) if file.is_file() and self._is_shown(file)]
-        texts = [(len(file.relative_to(self.file).parts), file) for file in below]
+        outside = (file for file in sorted(self.file.glob("*.txt")) if file.is_file() and self._is_shown(file))
+        deeper = (file for file in sorted(self.file.glob("*/*/**/*.txt")) if file.is_file() and self._is_shown(file))
         left_out = {
-            "outside the folders of classes": [file for depth, file in texts if depth == 1],
-            "in deeper folders": [file for depth, file in texts if depth > 2],
+            "outside the folders of classes": list(outside),
+            "in deeper folders": list(deeper),
             "without a label": [file for file in every if file.parent.name.lower() in _UNLABELLED],
             "not .txt": [file for file in every if file.suffix != ".txt"],
         }
