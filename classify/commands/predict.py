@@ -145,9 +145,8 @@ def _predict_table(options: argparse.Namespace) -> int:
         # The rows themselves may go to standard output.
         file = sys.stderr if options.out == STANDARD_OUTPUT else sys.stdout
         rate = f"{len(table) / seconds:.0f} rows/s"
-        listed = ", ".join(map(repr, texts.named))
         print(escape_controls(describe_table(table, texts)), file=file)
-        print(escape_controls(f"{options.out}: {len(table)} rows, column {listed}, {rate}"), file=file)
+        print(escape_controls(f"{options.out}: {len(table):,} rows, {rate}"), file=file)
         for line in [*([note] if note else []), *notes]:
             print(f"note: {escape_controls(line)}", file=file)
     return 0
