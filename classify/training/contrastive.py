@@ -88,6 +88,7 @@ def contrastive_warmup(
     rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
     strategy.module.train()
     step = total_rows = 0
+    planned, first = steps, 0.0
     while step < steps:
         rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
         seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
@@ -102,7 +103,11 @@ def contrastive_warmup(
         total_rows += len(selected)
         spent = time.perf_counter() - begin
         if seconds is not None:
-            steps = world.broadcast(min(steps, max(step, int(step * seconds / spent))))
+            # The first step also takes memory and starts threads, so it says nothing of the others.
+            first = first or spent
+            each = (spent - first) / (step - 1) if step > 1 else 0.0
+            left = int((seconds - spent) / each) if each else planned if spent < seconds else 0
+            steps = world.broadcast(min(planned, step + max(0, left)))
         after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
     if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
         raise ClassifyError(

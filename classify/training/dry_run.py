@@ -49,12 +49,20 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
 def measure(trainer: Trainer) -> float:
     """Return rows per second of training, from a few steps that change nothing. A collective."""
     batches, world = trainer.batches, trainer.world
-    seconds = []
+    rows, seconds = list[int](), list[float]()
     with restore_statistics(trainer.strategy.classifier), trainer.strategy.dry_updates():
         for step, _ in zip(itertools.cycle(batches.steps(0, batches.num_rows)), range(_MEASURED), strict=False):
             begin = time.perf_counter()
             total, *_ = trainer.train_step(step)
             float(total)  # waits for a device
             local_seconds = torch.tensor([time.perf_counter() - begin], device=world.device)
-            seconds.append(float(world.gather(local_seconds).max()) / len(step.indices))
-    return 1.0 / statistics.median(seconds[1:])
+            seconds.append(float(world.gather(local_seconds).max()))
+            rows.append(len(step.indices))
+    # The last step of an epoch has fewer rows, which take longer each: it counts once.
+    by_rows: dict[int, list[float]] = {}
+    for size, spent in zip(rows[1:], seconds[1:], strict=True):
+        by_rows.setdefault(size, []).append(spent)
+    typical = {size: statistics.median(times) for size, times in by_rows.items()}
+    counts = {size: batches.num_rows // size if size == max(typical) else 1 for size in typical}
+    total_rows = sum(count * size for size, count in counts.items())
+    return total_rows / sum(count * typical[size] for size, count in counts.items())

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from classify.config.schema import TrainingConfig
 from classify.errors import Interrupted
-from classify.training import run
+from classify.tasks.single_label import SingleLabel
+from classify.training import contrastive, run
 from classify.training.run import train
 from classify.training.setup import TrainingContext
-from tests.support.runs import make_config, read_json, stop_at
+from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
 
 
 def steps_of(folder: Path) -> int:
@@ -91,3 +93,55 @@ def test_steps_on_pairs_take_half_of_the_time(
     assert pairs is not None
     assert int(pairs[1]) < steps
     assert float(pairs[2]) < 5.0, "6 seconds, of which the start has taken some"
+
+
+class _Clock:
+    """Stands in for `time`; `spend` moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("first", "steps"), [(0.02, 100), (1.0, 51), (5.0, 1)])
+def test_a_slow_first_step_on_pairs_cuts_no_others(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, first: float, steps: int
+) -> None:
+    """Of 100 steps that fit into 2 seconds."""
+    data, model = data_and_model(model_folder)
+    config, clock, taken = TrainingConfig(use_cpu=True), _Clock(), []
+    monkeypatch.setattr(contrastive, "time", clock)
+
+    def take(trainer: contrastive.ContrastiveTrainer, *_: object) -> bool:
+        clock.spend(0.02 if taken else first)
+        taken.append(True)
+        return True
+
+    monkeypatch.setattr(contrastive.ContrastiveTrainer, "train_step", take)
+    strategy = make_trainer(model, data, config, config.start(), 8).strategy
+    result = contrastive.contrastive_warmup(strategy, data, SingleLabel("abc"), 100, seconds=2.0)
+    assert result.steps == pytest.approx(steps, abs=1)
+
+
+@pytest.mark.parametrize("batch_size", [19, 40, 56])
+def test_a_small_last_batch_is_measured_as_part_of_an_epoch(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """Steps that take a tenth of a second each, but the first, which takes more."""
+    data, model = data_and_model(model_folder)
+    config, clock = TrainingConfig(use_cpu=True), _Clock()
+    trainer = make_trainer(model, data, config, config.start(), batch_size)
+    monkeypatch.setattr(run.dry_run, "time", clock)
+
+    def take(*_: object) -> tuple[float, ...]:
+        clock.spend(0.1 if clock.now else 3.0)
+        return (0.0, 0.0)
+
+    monkeypatch.setattr(trainer, "train_step", take)
+    rows = len(data.rows)
+    assert run.dry_run.measure(trainer) == pytest.approx(rows / (0.1 * math.ceil(rows / batch_size)), rel=0.01)
