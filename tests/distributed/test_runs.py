@@ -119,7 +119,7 @@ def test_prediction_divided_over_three_processes_is_that_of_one(run_all: dict[in
     assert done.returncode == 0, done.stderr
     done = run(tmp_path, *words, "three.csv", "--nproc", "3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("three.csv: 1500 rows,") == 1
+    assert done.stdout.count("three.csv: 1,500 rows,") == 1
     one, three = (list(csv.DictReader((tmp_path / name).open(encoding="utf-8"))) for name in ("one.csv", "three.csv"))
     assert [row["text"] for row in three] == [text for text, _ in tiny.table_rows(1_500, seed=7)]
     for a, b in zip(one, three, strict=True):
