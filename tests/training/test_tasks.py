@@ -69,6 +69,14 @@ def test_the_files_say_which_task_it_is(run: tuple[Case, Path, Path]) -> None:
     assert len(table) == metrics["test"]["rows"]
 
 
+def check_same_prediction(case: Case, row: dict[str, str], expected: dict[str, str]) -> None:
+    for name in case.added:
+        if name.startswith("predicted_label"):
+            assert row[name] == expected[name], expected[case.header[0]]
+        else:
+            assert float(row[name]) == pytest.approx(float(expected[name]), abs=1e-5)
+
+
 def has(row: dict[str, str], label: str) -> bool:
     return label in row.get("labels", "").split(",") or row.get(label) == "1"
 
@@ -114,16 +122,11 @@ def test_transformers_pipeline_gives_the_same(run: tuple[Case, Path, Path]) -> N
 def test_predict_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) -> None:
     case, table, out = run
     assert main(["predict", "--model", str(out), "--data", str(table), "--out", str(tmp_path / "p.csv"), "--cpu"]) == 0
-    key = case.header[0]
     predicted = {tuple(row[name] for name in case.header): row for row in parse_rows(tmp_path / "p.csv")}
     assert len(parse_rows(tmp_path / "p.csv")) == 60
     for row in parse_rows(out / "predictions.csv"):
         again = predicted[tuple(row[name] for name in case.header)]
-        for name in case.added:
-            if name.startswith("predicted_label"):
-                assert again[name] == row[name], row[key]
-            else:
-                assert float(again[name]) == pytest.approx(float(row[name]), abs=1e-5)
+        check_same_prediction(case, again, row)
     with classify.load_classifier(str(out), use_cpu=True) as predictor:
         rows = parse_rows(out / "predictions.csv")
         texts = [tuple(texts_of(case, row)) for row in rows]
@@ -147,6 +150,9 @@ def test_evaluate_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) -
             # Predictions of the tiny model hardly differ, which amplifies the rounding in a correlation.
             rounding = 1e-3 if metric in ("pearson", "spearman") else 1e-5
             assert scores[metric] == pytest.approx(value, abs=rounding), metric
+    before, after = (parse_rows(folder / "predictions.csv") for folder in (out, tmp_path / "scores"))
+    for row, other in zip(before, after, strict=True):
+        check_same_prediction(case, other, row)
     assert (tmp_path / "scores" / "report.html").exists()
     assert write_report(tmp_path / "scores").exists(), "a report can be made from the folder alone"
 
