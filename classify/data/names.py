@@ -69,6 +69,7 @@ SPLIT_WORDS = (
 )  # fmt: skip
 # Names a test, unless another word does, as in valid_unseen.
 UNSEEN = "unseen"
+ALL_SPLIT_WORDS = frozenset((*itertools.chain(*SPLIT_WORDS), UNSEEN))
 SPLIT_NAMES = ("split", "partition", "subset", "part", "set", "usage")
 
 

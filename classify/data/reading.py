@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +24,12 @@ from classify.data.formats.base import ReadOptions
 from classify.data.formats.registry import find_format, read_table, refuse_unused
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.names import (
+    ALL_SPLIT_WORDS,
     GROUP_NAMES,
     LABEL_NAMES,
     SPLIT_NAMES,
-    SPLIT_WORDS,
     SPLITS,
     TEXT_NAMES,
-    UNSEEN,
     parse_split_name,
 )
 from classify.data.table import Table
@@ -49,7 +47,6 @@ _FIRST = 20
 _MOST_WORDS = 2
 # Names of columns that say yes or no of a split.
 _BINARY_SPLIT = re.compile(r"(is|in)[ _-](train|training|test|testing|holdout)|is(train|test)", re.IGNORECASE)
-_SPLIT_WORDS = frozenset((*itertools.chain(*SPLIT_WORDS), UNSEEN))
 # Columns with these names are texts or labels, even if their values are names of splits.
 _OTHER_NAMES = frozenset((*TEXT_NAMES, *LABEL_NAMES, *GROUP_NAMES))
 # The split that each value of a column means, by column.
@@ -302,7 +299,7 @@ def _refuse_unknown_splits(config: DataConfig, table: Table, possible: _SplitCol
     for name, splits in possible.items():
         unknown = [value for value, split in splits.items() if split is None]
         is_split = name.strip().lower() == SPLIT_NAMES[0] and len(splits) > 1
-        plain = [split for value, split in splits.items() if value.strip().lower() in _SPLIT_WORDS]
+        plain = [split for value, split in splits.items() if value.strip().lower() in ALL_SPLIT_WORDS]
         is_few = len(splits) <= _MOST_SPLITS or _are_splits(plain)
         if (is_split or SPLITS.index("train") in splits.values()) and unknown and is_few:
             held, others = (list(map(repr, values)) for values in (splits, unknown))
@@ -344,7 +341,7 @@ def _holds_split_words(table: Table, column: str) -> bool:
 
     def are_words(some: Sequence[str]) -> bool:
         words = [re.findall(r"[^\W_]+", value.lower()) for value in some]
-        return all(len(parts) <= _MOST_WORDS and not _SPLIT_WORDS.isdisjoint(parts) for parts in words)
+        return all(len(parts) <= _MOST_WORDS and not ALL_SPLIT_WORDS.isdisjoint(parts) for parts in words)
 
     return are_words(values.slice(0, _FIRST).to_pylist()) and are_words(pc.unique(values).to_pylist())
 

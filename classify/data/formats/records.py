@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from classify.data.encoding import Encoding, decode_start, detect_encoding, replace_surrogates
 from classify.data.formats.base import FileFormat, ReadOptions, as_text, deduplicate_names
-from classify.data.names import LABEL_NAMES, SPLIT_NAMES, SPLIT_WORDS, TEXT_NAMES, parse_split_name
+from classify.data.names import ALL_SPLIT_WORDS, LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, parse_split_name
 from classify.data.source import Source
 from classify.data.table import Table
 from classify.errors import InputError, list_some
@@ -170,7 +170,7 @@ def _find_rows(source: Source, document: Any) -> _Rows:
         rows_below = _read_list(source, row_lists[key])
         left = [other for other in row_lists if other != key]
         alike = [other for other in left if _is_alike(row_lists[other], row_lists[key])]
-        if rest := [other for other in left if _is_split_name(other) or other in alike]:
+        if rest := [other for other in left if other.rpartition(".")[2].lower() in ALL_SPLIT_WORDS or other in alike]:
             keys = ", ".join(map(repr, [key, *rest]))
             raise InputError(
                 f"{source.path}: rows under several keys ({keys}); name each after its split, as train and test, or "
@@ -191,10 +191,6 @@ def _row_lists(document: dict[str, Any], above: str = "") -> dict[str, list[Any]
         elif isinstance(value, dict) and not above:
             lists |= _row_lists(value, f"{key}.")
     return lists
-
-
-def _is_split_name(key: str) -> bool:
-    return any(key.rpartition(".")[2].lower() in words for words in SPLIT_WORDS)
 
 
 def _is_alike(rows: list[Any], others: list[Any]) -> bool:
