@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
-from classify.data.files import read_json
+from classify.data.files import file_sha256, read_json
 from classify.errors import InputError
 from classify.launch.process_settings import hub_is_offline
 from classify.modeling import quantized_e5
@@ -25,6 +25,8 @@ _EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 # Without any of these, transformers creates an empty vocabulary and every word is unknown.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+# What the start of a training depends on.
+_READ_FILES = (*_VOCABULARIES, "config.json", "tokenizer_config.json", "merges.txt", "*.safetensors")
 
 # Prefix of names in a state dict saved from a DataParallel or DistributedDataParallel wrapper.
 WRAPPER_PREFIX = "module."
@@ -53,6 +55,14 @@ class ModelFolder:
     def added_layers(self) -> int:
         """Return the number of layers to append to compute a mean (`mean_pooling`): 0 or 1."""
         return int(self.pooling == "mean" and self.config.get("model_type") in _MEAN_LAYER)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the hashes of the files that a training starts from; reads all weights."""
+        if self.quantized is not None:
+            return quantized_e5.PACKAGE  # its file was compared with the published one
+        files = sorted({file for pattern in _READ_FILES for file in self.path.glob(pattern)})
+        return " ".join([self.pooling, *map(file_sha256, files)])
 
     @property
     def weight_counts(self) -> dict[str, int]:

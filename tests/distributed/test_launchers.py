@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,7 +267,7 @@ def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_f
     assert "2 training rows cannot be split over 3 devices" in done.stderr
 
 
-@pytest.mark.parametrize("what", ["arguments", "data"])
+@pytest.mark.parametrize("what", ["arguments", "data", "model"])
 def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tmp_path: Path, what: str) -> None:
     """Hashes are compared before the first step; the main process says it once, and nothing is written."""
     processes = []
@@ -274,8 +275,15 @@ def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tm
         shared = tmp_path / f"here-{rank}"
         shared.mkdir()
         tiny.write_table(shared / "my.csv", tiny.table_rows(60, seed=rank if what == "data" else 0))
+        shutil.copytree(model_folder, shared / "model")
+        if what == "model" and rank:  # another order of the vocabulary: other token ids for the same weights
+            tokenizer = json.loads((shared / "model" / "tokenizer.json").read_text())
+            words_of = tokenizer["model"]["vocab"]
+            first, second = list(words_of)[-2:]
+            words_of[first], words_of[second] = words_of[second], words_of[first]
+            (shared / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
         more = ["--seed", str(rank)] if what == "arguments" else []
-        processes.append(start(shared, "run_classify.py", *words(Path("my.csv"), model_folder), *more, **place))
+        processes.append(start(shared, "run_classify.py", *words(Path("my.csv"), Path("model")), *more, **place))
     try:
         done = [process.finish(90) for process in processes]
     finally:
