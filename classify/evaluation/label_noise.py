@@ -30,7 +30,7 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
     thresholds[counts == 0] = np.inf
     confident = np.where(probabilities >= thresholds, probabilities, -1.0)
     suggested = confident.argmax(axis=1)
-    agrees = probabilities.argmax(axis=1) == targets  # of rare classes the mean can be low
+    agrees = self_confidence == probabilities.max(axis=1)  # of rare classes the mean can be low
     rows = np.flatnonzero((confident.max(axis=1) >= 0) & (suggested != targets) & ~agrees)
     margin = self_confidence[rows] - probabilities[rows, suggested[rows]]
     rows = rows[np.argsort(margin, kind="stable")]

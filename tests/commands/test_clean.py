@@ -159,6 +159,7 @@ def test_confident_learning() -> None:
     assert suspects.rows.tolist() == [3, 7]
     assert suspects.suggested.tolist() == [1, 0]
     assert not len(find_suspects(np.eye(2)[targets], targets).rows)
+    assert not len(find_suspects(np.full((8, 2), 0.5), targets).rows), "no class is more probable than the label"
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "xlsx", "jsonl"])
