@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -290,7 +290,7 @@ def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:
 
 
 def _is_pair(value: Any) -> bool:
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str | Mapping | Set) or not isinstance(value, Iterable):
         return False
     return [isinstance(text, str) for text in value] == [True, True]
 

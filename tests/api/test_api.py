@@ -150,6 +150,13 @@ def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: 
         ((TEXTS,), {}, TypeError, "a list of texts beside a list of labels"),
         ((TEXTS, LABELS[:3]), {}, ValueError, "60 texts and 3 labels"),
         (([1, 2], ["a", "b"]), {}, TypeError, "texts must be strings, or pairs of strings. Got int"),
+        (
+            ([{"text": "a", "text_pair": "b"}], ["a"]),
+            {},
+            TypeError,
+            "texts must be strings, or pairs of strings. Got dict",
+        ),
+        (([{"a", "b"}], ["a"]), {}, TypeError, "texts must be strings, or pairs of strings. Got set"),
         ((["a", "b"], [1, "b"]), {}, TypeError, "labels must be of one type. Got int and str"),
         ((pandas.DataFrame({"text": TEXTS}), LABELS), {}, TypeError, "name the column of a table with label_column"),
         (("my.csv",), {"class_weights": {"a": 1}}, TypeError, "class_weights must not be a dictionary"),
