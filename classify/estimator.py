@@ -20,6 +20,8 @@ from classify.config.fields import describe
 
 _SPLIT_COLUMN = "split"
 _VALIDATION = "validation"
+# Flags after which the classes of a run are no longer those of y.
+_RENAMING = ("label_names", "unlabelled_value")
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):
@@ -94,9 +96,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             folder = folder / "run"
         values = self.get_params(deep=False)
-        more = values.pop("options") or {}
+        more = {name.replace("-", "_"): value for name, value in (values.pop("options") or {}).items()}
         values |= {"output_dir": str(folder), "quiet": not values.pop("verbose")}
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
+        for name, value in {**fixed, **dict.fromkeys(_RENAMING)}.items():
+            if more.get(name, value) != value:
+                raise ValueError(f"options: {name} must not be {more[name]!r}; drop it: X and y are texts and classes.")
         if _SPLIT_COLUMN in columns:
             fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
         options = {**fixed, **values, **more}

@@ -230,3 +230,27 @@ def test_wrong_input(fitted: TextClassifier) -> None:
             TextClassifier().fit(["a", "b"], np.array(["x", missing], dtype=object))
     with pytest.raises(ValueError, match="one class per text"):
         TextClassifier().fit(["a", "b"], ["x"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"label_names": {"card": "money", "money": "card"}},
+        {"unlabelled-value": "card"},
+        {"task": "multi"},
+        {"normalize_labels": "auto"},
+    ],
+)
+def test_an_option_that_changes_the_classes_is_refused(option: dict[str, Any], model_folder: Path) -> None:
+    """Exchanged names would be looked up in those of y: each prediction would be the other class."""
+    (name,) = option
+    with pytest.raises(ValueError, match=f"options: {name.replace('-', '_')} must not be "):
+        make(model_folder, **option).fit(TEXTS, LABELS)
+
+
+def test_an_option_may_repeat_what_is_fixed(model_folder: Path) -> None:
+    assert make(model_folder, task="single", label_names=None).fit(TEXTS, LABELS).run_.labels == [
+        "app",
+        "card",
+        "money",
+    ]
