@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score, f1_score, jaccard_score
+from sklearn.metrics import average_precision_score, f1_score, jaccard_score, roc_auc_score
 
 from classify.data.label_lists import are_lists, find_separator, split_cell
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
@@ -25,7 +25,9 @@ def drawn(rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_they_are_scikit_learns() -> None:
     targets, logits = drawn()
     predicted, probabilities = (logits > 0).astype(np.uint8), sigmoid(logits)
-    result = score(predicted, probabilities, targets, LABELS, loss=0.5, seed=0).metrics
+    result = score(predicted, probabilities, targets, LABELS, loss=0.5, seed=0)
+    assert result["weighted_f1"] == pytest.approx(f1_score(targets, predicted, average="weighted"))
+    assert result["roc_auc"] == pytest.approx(roc_auc_score(targets, probabilities))
     assert result["micro_f1"] == pytest.approx(f1_score(targets, predicted, average="micro"))
     assert result["macro_f1"] == pytest.approx(f1_score(targets, predicted, average="macro", zero_division=0.0))
     assert result["average_precision"] == pytest.approx(
