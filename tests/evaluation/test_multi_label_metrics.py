@@ -55,6 +55,11 @@ def test_intervals_hold_the_score() -> None:
         interval = result.intervals[name]
         assert interval is not None
         assert interval[0] < result[name] < interval[1]
+    predicted, generator = (logits > 0).astype(np.uint8), np.random.default_rng(0)
+    draws = [generator.integers(len(targets), size=len(targets)) for _ in range(500)]
+    for name in ("micro", "macro"):
+        scores = [f1_score(targets[rows], predicted[rows], average=name, zero_division=0.0) for rows in draws]
+        assert result.intervals[f"{name}_f1"] == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=0.02)
 
 
 def test_thresholds_have_the_highest_f1() -> None:
