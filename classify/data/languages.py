@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,8 @@ import numpy.typing as npt
 
 # Texts looked at, and characters of each.
 _SAMPLE, _CHARACTERS = 1_000, 500
-# Fewer letters say little about the language; short texts are judged together, up to the second number of letters.
+# Fewer letters say little about the language; short texts are judged together, up to the second number of letters:
+# those that look like one language first, since a few texts of another language would be outvoted.
 _LETTERS, _POOLED = 40, 200
 # Probability from which a language counts as detected.
 _CERTAIN = 0.9
@@ -83,9 +85,9 @@ def sample_rows(rows: npt.NDArray[np.int64], seed: int, most: int = _SAMPLE) -> 
 
 
 def detect_languages(texts: Iterable[str]) -> Languages:
-    """Detect the language of each text; short texts in Latin script are judged together."""
+    """Detect the language of each text; short texts in Latin script that look alike are judged together."""
     counts: collections.Counter[str] = collections.Counter()
-    pooled: list[str] = []
+    pools: dict[str, list[str]] = collections.defaultdict(list)
     for text in texts:
         words = " ".join(_NOISE.sub(" ", text[:_CHARACTERS]).split())
         letters = [character for character in words if character.isalpha()]
@@ -96,14 +98,22 @@ def detect_languages(texts: Iterable[str]) -> Languages:
         elif len(letters) >= _LETTERS and (code := _identify(words)) != UNKNOWN:
             counts[code] += 1
         else:
-            pooled.append(words)
-            if sum(map(len, pooled)) >= _POOLED:
-                counts[_identify(" ".join(pooled))] += len(pooled)
-                pooled = []
-    if pooled:
-        counts[_identify(" ".join(pooled))] += len(pooled)
+            _pool(pools[_identify(words, least=0.0)], words, counts)
+    rest: list[str] = []
+    for words in itertools.chain.from_iterable(pools.values()):
+        _pool(rest, words, counts)
+    if rest:
+        counts[_identify(" ".join(rest))] += len(rest)
     total = counts.total()
     return Languages({code: count / total for code, count in counts.most_common()}, total)
+
+
+def _pool(pooled: list[str], words: str, counts: collections.Counter[str]) -> None:
+    """Add a short text to others; count their language, and empty the list, where they are long enough together."""
+    pooled.append(words)
+    if sum(map(len, pooled)) >= _POOLED:
+        counts[_identify(" ".join(pooled))] += len(pooled)
+        pooled.clear()
 
 
 def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None) -> str | None:
