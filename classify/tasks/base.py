@@ -66,6 +66,7 @@ class Task(LabelEncoder):
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)
+        self._file_weights: dict[str, Weights] = {}
 
     @classmethod
     @abstractmethod
@@ -97,7 +98,14 @@ class Task(LabelEncoder):
                 f"--metric-for-best-model must be one of {', '.join(self.selection)} for this task (see the line "
                 f"task:). Got {name!r} instead."
             )
-        read_class_weights(config.class_weights, self.labels)
+        self.file_weights(config)
+
+    def file_weights(self, config: TrainingConfig) -> Weights:
+        """Return the weights in the file of --class-weights, if any; read once, since it may change during a run."""
+        name = config.class_weights
+        if name not in self._file_weights:
+            self._file_weights[name] = read_class_weights(name, self.labels)
+        return self._file_weights[name]
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
         """Return a training text with the name of each class; () where names are not words."""

@@ -45,7 +45,7 @@ from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Head, Loss, Task
-from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
+from classify.tasks.class_weights import BALANCED, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
@@ -259,7 +259,7 @@ class MultiLabel(Task):
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         """Return the weights of the rows that have each label, next to 1 for the others."""
         if config.class_weights != BALANCED:
-            return read_class_weights(config.class_weights, self.labels)
+            return self.file_weights(config)
         counts = targets.sum(axis=0, dtype=np.int64)
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 

@@ -33,7 +33,7 @@ from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
 from classify.tasks.base import Head, Loss, Task
-from classify.tasks.class_weights import BALANCED, read_class_weights, send_weights
+from classify.tasks.class_weights import BALANCED, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SingleLabel(Task):
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         if config.class_weights == BALANCED:
             return balanced_weights(targets, len(self.labels))
-        return read_class_weights(config.class_weights, self.labels)
+        return self.file_weights(config)
 
     def fit_head(
         self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None

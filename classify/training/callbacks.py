@@ -108,7 +108,7 @@ class Checkpointer(Callback):
                 started_with = {
                     "identity": context.identity,
                     "model_folder": str(context.inputs.model.path.resolve()),
-                    "settings": context.config.flat(),
+                    "settings": context.settings,
                 }
                 checkpoint.save(
                     output.checkpoints,

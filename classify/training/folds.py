@@ -105,13 +105,10 @@ def _path(context: TrainingContext, number: int) -> Path:
 
 def _identity(context: TrainingContext) -> str:
     """Return a hash of everything that a fold's logits depend on."""
-    settings = context.config.flat()
+    settings = context.settings
     learning = {name: settings[name] for name, (_, spec) in FIELDS.items() if spec.metadata["learning"]}
     start = {name: settings[name] for name in INITIAL_SETTINGS}
-    # The file that --class-weights names may have changed.
-    weights = context.inputs.task.class_weights(context.config.training, context.splits.train.targets)
-    named = {} if weights is None else {"class_weights": weights.tolist()}
-    values = json.dumps({**context.identity, **learning, **start, **named}, sort_keys=True, default=str)
+    values = json.dumps({**context.identity, **learning, **start}, sort_keys=True, default=str)
     return hashlib.sha256(values.encode()).hexdigest()
 
 

@@ -92,7 +92,7 @@ INITIAL_SETTINGS = ("preset", "head", "contrastive_steps", "long_texts")
 
 
 def require_same_run(
-    saved: Checkpoint, identity: dict[str, Any], config: RunConfig, model_folder: str, output: Output
+    saved: Checkpoint, identity: dict[str, Any], settings: dict[str, Any], model_folder: str, output: Output
 ) -> None:
     """Raise InputError where a checkpoint is of a run that was started with other settings."""
     before = saved.state["identity"]
@@ -106,7 +106,7 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
-    changed += _list_changes(saved.state["settings"], config.flat(), INITIAL_SETTINGS)
+    changed += _list_changes(saved.state["settings"], settings, INITIAL_SETTINGS)
     if changed:
         raise InputError(
             f"--resume {output.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, "
@@ -114,7 +114,9 @@ def require_same_run(
         )
 
 
-def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, batches: BatchSampler) -> bool:
+def is_finished(
+    output: Output, config: RunConfig, settings: dict[str, Any], saved: Checkpoint | None, batches: BatchSampler
+) -> bool:
     """Return whether nothing is left to do in this folder; print what there is to do or not. A collective."""
     status = None
     if output.world.is_main:
@@ -138,13 +140,13 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
         output.log(f"{output.folder}: this run is finished; nothing to do. {more} would extend it.")
         return True
     output.log(f"{output.folder}: resuming from {saved.path.name}")
-    _log_changes(output, config, saved)
+    _log_changes(output, settings, saved)
     return False
 
 
-def _log_changes(output: Output, config: RunConfig, saved: Checkpoint) -> None:
+def _log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
     """Print the settings of learning that differ from those the checkpoint was trained with."""
-    before, now = saved.state["settings"], config.flat()
+    before = saved.state["settings"]
     changed = _list_changes(before, now, [name for name in now if FIELDS[name][1].metadata["learning"]])
     if changed:
         output.log(f"note: {'; '.join(changed)} from step {saved.step} on")

@@ -109,7 +109,7 @@ def _run(context: TrainingContext) -> Path:
     output, saved = context.output, context.checkpoint
     trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(context.splits.train))
     batches = trainer.batches
-    if output.resumes and resume.is_finished(output, context.config, saved, batches):
+    if output.resumes and resume.is_finished(output, context.config, context.settings, saved, batches):
         return output.folder
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None

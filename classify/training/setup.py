@@ -139,6 +139,13 @@ class TrainingContext:
             "compact_vocabulary": vocabulary is not None and vocabulary.compacted,
         }
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return all settings by name, with the weights themselves where --class-weights names a file."""
+        config = self.config
+        weights = self.inputs.task.file_weights(config.training)
+        return config.flat() if weights is None else {**config.flat(), "class_weights": weights.tolist()}
+
     def compute_logits(self, split: Split) -> npt.NDArray[np.float32]:
         """Compute the logits of a split in file order, as the model is now. A collective."""
         return compute_logits(self.classifier, self.data.of(split).tokens, split.rows, self.world)
@@ -206,7 +213,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
         _describe(context, decisions, unused)
         if checkpoint is not None:
             folder = str(inputs.model.path.resolve())
-            resume.require_same_run(checkpoint, context.identity, inputs.config, folder, output)
+            resume.require_same_run(checkpoint, context.identity, context.settings, folder, output)
         yield context
 
 

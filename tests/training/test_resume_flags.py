@@ -64,6 +64,23 @@ def test_a_flag_wins_and_is_noted(
     assert f"{change} from step" in capsys.readouterr().out
 
 
+def test_class_weights_that_changed_in_their_file_are_noted(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, out = tmp_path / "weights.json", tmp_path / "out"
+    weights.write_text('{"app": 1, "card": 1, "money": 1}')
+    words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--class-weights", str(weights)]
+    assert main(["train", *words, "--cpu", "--contrastive-steps", "0", "--output-dir", str(out)]) == 0
+    shutil.copytree(out, tmp_path / "same")
+    weights.write_text('{"app": 1, "card": 9, "money": 1}')
+    assert main(["train", "--resume", str(out), "--epochs", "2"]) == 0
+    change = "--class-weights was [1.0, 1.0, 1.0] and is [1.0, 9.0, 1.0]"
+    assert change in capsys.readouterr().out
+    weights.write_text('{"money": 1, "app": 1.0, "card": 1}')
+    assert main(["train", "--resume", str(tmp_path / "same"), "--epochs", "2"]) == 0
+    assert "--class-weights was" not in capsys.readouterr().out
+
+
 def automatic(folder: Path) -> dict[str, str]:
     sources = read_json(folder / "run.json")["sources"]
     return {name: source for name, source in sources.items() if source in ("recipe", "texts", "model")}

@@ -22,7 +22,7 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.half_weights import MasterWeights
 from classify.modeling.loading import checkpoint_activations, freeze
 from classify.tasks.class_weights import read_class_weights
-from classify.tasks.multi_label import BinaryCrossEntropy
+from classify.tasks.multi_label import BinaryCrossEntropy, MultiLabel
 from classify.tasks.regression import Regression
 from classify.tasks.single_label import CrossEntropy, SingleLabel, balanced_weights
 from classify.training.optimizer import make_optimizer
@@ -146,6 +146,17 @@ def test_a_file_of_class_weights_that_does_not_fit(tmp_path: Path, content: str,
     (tmp_path / "w.json").write_text(content)
     with pytest.raises(InputError, match=re.escape(line)):
         read_class_weights(str(tmp_path / "w.json"), ["a", "b"])
+
+
+@pytest.mark.parametrize("kind", [SingleLabel, MultiLabel])
+def test_a_file_of_class_weights_that_changes_during_a_run_is_not_read_again(tmp_path: Path, kind: Any) -> None:
+    """Else some folds of a cross-validation would be trained with others."""
+    path, targets = tmp_path / "w.json", np.zeros(2, dtype=np.int64)
+    path.write_text('{"a": 1, "b": 2}')
+    task, config = kind(["a", "b"]), TrainingConfig(class_weights=str(path))
+    task.check_settings(config)
+    path.write_text('{"a": 1, "b": 9}')
+    assert task.class_weights(config, targets).tolist() == [1, 2]
 
 
 def test_class_weights_of_a_file_are_matched_by_name(tmp_path: Path) -> None:
