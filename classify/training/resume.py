@@ -89,6 +89,13 @@ def _read_progress(saved: Checkpoint) -> Progress:
 
 # Settings that only matter before the first checkpoint, and how texts are read.
 INITIAL_SETTINGS = ("preset", "head", "contrastive_steps", "long_texts")
+# Further ones, where no epochs follow the start.
+_START_SETTINGS = ("class_weights", "learning_rate")
+# Values that would not help in a message, as words.
+_DIFFER = {
+    "texts": "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ",
+    "label_texts": "the label names as training texts (--label-texts, --language) differ",
+}
 
 
 def require_same_run(
@@ -99,14 +106,17 @@ def require_same_run(
     now = dict(identity)
     if saved.state["model_folder"] == model_folder:
         now.pop("model")  # may be named otherwise from another working directory
+    is_start_all = not settings["num_train_epochs"] and settings["max_steps"] < 0
+    if not is_start_all:
+        now.pop("label_texts")  # only a run without epochs has any; it may be extended by some
     changed = [
-        f"{shown_name(FIELDS[key][1]) if key in FIELDS else key} was {before.get(key)!r} and is {now[key]!r}"
-        if key != "texts"  # whose hashes would not help in a message
-        else "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ"
+        _DIFFER.get(key)
+        or f"{shown_name(FIELDS[key][1]) if key in FIELDS else key} was {before.get(key)!r} and is {now[key]!r}"
         for key in now
         if before.get(key) != now[key]
     ]
-    changed += _list_changes(saved.state["settings"], settings, INITIAL_SETTINGS)
+    initial = (*INITIAL_SETTINGS, *_START_SETTINGS) if is_start_all else INITIAL_SETTINGS
+    changed += _list_changes(saved.state["settings"], settings, initial)
     if changed:
         raise InputError(
             f"--resume {output.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,32 @@ def test_other_settings_are_refused(
     config = make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **changes)
     with pytest.raises(InputError, match="the run was started with other settings: .*" + fault):
         train(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"label_texts": "none"}, "the label names as training texts (--label-texts, --language) differ"),
+        ({"language": "de"}, "the label names as training texts (--label-texts, --language) differ"),
+        ({"class_weights": "balanced"}, "--class-weights was none and is balanced"),
+        ({"learning_rate": 0.1}, "--learning-rate was 0.001 and is 0.1"),
+    ],
+)
+def test_what_a_run_without_epochs_learned_from_is_not_changed(
+    model_folder: Path, table: Path, tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    """Its head was fitted before the first checkpoint."""
+    settings = {"num_train_epochs": 0.0, "folds": 0, "compact_vocabulary": False}
+    train(make_config(model_folder, table, tmp_path / "out", **settings))
+    config = make_config(
+        model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **{**settings, **changes}
+    )
+    with pytest.raises(InputError, match="the run was started with other settings: " + re.escape(fault)):
+        train(config)
+
+
+def test_a_run_without_epochs_is_extended_by_some(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    settings = {"folds": 0, "compact_vocabulary": False}
+    out = train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=0.0, **settings))
+    train(make_config(model_folder, table, out, num_train_epochs=1.0, resume_from_checkpoint=True, **settings))
+    assert (out / "checkpoints" / "step-00000003").is_dir()
