@@ -200,16 +200,30 @@ def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
         places: dict[str, int] = {}  # an ID is the same with spaces around it
         owners = np.array([places.setdefault(value.strip(), len(places)) for value in values], dtype=np.int64)[numbers]
         groups.append(np.where(blank, len(values) + np.arange(len(numbers)), owners)[rows])
+    swapped = _group_swapped(tables)
+    if swapped is not None:
+        groups.append(swapped[rows])
     if config.near_duplicates:
         groups.append(group_near_duplicates(tables.train.take(tables.columns.text, rows)))
     return groups
 
 
+def _group_swapped(tables: InputTables) -> Rows | None:
+    """Return a number per row of `--data`, shared by text pairs in either order; None where no pair is swapped."""
+    texts = tables.columns.texts
+    if texts.pair is None:
+        return None
+    pairs = np.stack([tables.train.text_hashes(name) for name in texts.inputs])
+    _, numbers = np.unique(np.sort(pairs, axis=0), axis=1, return_inverse=True)
+    is_swapped = numbers.max(initial=-1) + 1 < np.unique(pairs, axis=1).shape[1]
+    return numbers.astype(np.int64) if is_swapped else None
+
+
 def _describe_groups(tables: InputTables) -> str:
     config = tables.config
-    how = ""
+    how = "" if _group_swapped(tables) is None else ", swapped pairs in one split"
     if config.group_column is not None:
-        how = f", grouped by {config.group_column!r}"
+        how += f", grouped by {config.group_column!r}"
         empty = int(tables.train.is_blank(config.group_column).sum())
         how += f" ({empty} rows without a value are in no group)" if empty else ""
     return how + (", near-duplicates in one split" if config.near_duplicates else "")

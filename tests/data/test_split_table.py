@@ -343,6 +343,22 @@ def test_groups_and_near_duplicates_both_stay_together(tmp_path: Path) -> None:
     assert all(homes[i] == homes[i % 60] == homes[120 + i] for i in range(120))
 
 
+@pytest.mark.parametrize("options", [{}, {"folds": 5}])
+def test_swapped_pairs_stay_in_one_part(tmp_path: Path, options: dict[str, int]) -> None:
+    """The same two texts in the other order are no new row to test on."""
+    draw = random.Random(8)
+    pairs = [(sentence(draw), sentence(draw), "ab"[i % 2]) for i in range(100)]
+    rows = [*pairs, *((second, first, label) for first, second, label in pairs)]
+    config = DataConfig(data=str(write(tmp_path / "a.csv", rows, "sentence1,sentence2,label")))
+    tables = read_tables(config)
+    splits = split_table(tables, recognize(tables), 0, **options)
+    assert splits.assignment is not None
+    assert splits.assignment[:100].tolist() == splits.assignment[100:].tolist()
+    assert ", swapped pairs in one split" in splits.decisions[-1].why
+    alone = load(write(tmp_path / "b.csv", pairs, "sentence1,sentence2,label"))
+    assert "swapped pairs" not in alone.decisions[-1].why
+
+
 # Groups.
 
 
