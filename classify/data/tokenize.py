@@ -310,7 +310,7 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, requested: bool) -
     lengths, max_length = tokens.full_lengths(rows), tokens.max_length
     longer = lengths > max_length
     if not longer.any():
-        return "no text is longer"
+        return "no training text is longer"
     policy = tokens.long_texts.describe(lengths[longer] - tokens.special, max_length - tokens.special)
     why = f"{longer.sum()} of {len(lengths)} training texts are longer: {policy}"
     limited = not requested and max_length == DEFAULT_LIMIT < cap

@@ -127,6 +127,7 @@ class TrainingContext:
         model, training = config.model, config.training
         return {
             "texts": self.splits.fingerprint,
+            "label_texts": list(self.inputs.label_texts) or None,
             "model": model.name,
             "max_length": self.data.max_length,
             "batch_size": training.train_batch_size,
@@ -172,15 +173,28 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {path: table_tokens.cut(max_length, policy) for path, table_tokens in full.items()}
     why = max_length_reason(tokens[train.table.path], train.rows, cap, requested=requested is not None)
+    cut_elsewhere = _describe_cut(splits, full, max_length)
     decision = Decision(
         "max length",
         f"{max_length} tokens",
-        why,
+        f"{why}{cut_elsewhere}",
         "--max-length, --long-texts",
-        requested is None and max_length < lengths.max(),
+        bool(cut_elsewhere) or (requested is None and max_length < lengths.max()),
     )
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
     return TokenizedData(tokenizer, tokens, max_length, decision, names)
+
+
+def _describe_cut(splits: Splits, full: dict[str, Tokens], max_length: int) -> str:
+    """Describe how many validation and test texts are too long, where these are far more than in training."""
+
+    def count(split: Split) -> int:
+        return int((full[split.table.path].full_lengths(split.rows) > max_length).sum())
+
+    usual = max(0.1, 2 * count(splits.train) / len(splits.train))
+    scored = {"validation": splits.validation} | ({} if splits.test is None else {"test": splits.test})
+    longer = {name: (count(split), len(split)) for name, split in scored.items()}
+    return "".join(f"; {cut} of {rows} {name} texts are" for name, (cut, rows) in longer.items() if cut > usual * rows)
 
 
 @contextlib.contextmanager

@@ -138,7 +138,7 @@ def test_the_defaults_limit_is_named_where_it_cuts() -> None:
     assert max_length_reason(tokens(long), rows, 8192, requested=False) == f"{cut}; 512 is the default limit"
     assert max_length_reason(tokens(long), rows, 512, requested=False) == cut  # the model's own
     assert max_length_reason(tokens(long), rows, 8192, requested=True) == cut
-    assert max_length_reason(tokens([5, 6]), rows[:2], 8192, requested=False) == "no text is longer"
+    assert max_length_reason(tokens([5, 6]), rows[:2], 8192, requested=False) == "no training text is longer"
     assert "their first 127 and last 383 tokens are used" in max_length_reason(
         tokens(long, "head-tail"), rows, 512, requested=True
     )
