@@ -28,6 +28,9 @@ _FORMATS = (
     "%a, %d %b %Y %H:%M:%S %z",
     "%a %b %d %H:%M:%S %z %Y",
 )
+# A year of two digits may come first, too. That is likely where days that are read as years span many.
+_YEAR_FIRST = tuple(f"%y{mark}%m{mark}%d{clock}" for mark in "/." for clock in _CLOCKS)
+_MANY_DAYS = 3653
 
 
 def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]:
@@ -68,11 +71,16 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
                 readings[form] = parsed
             elif parsed.isna().sum() < best.isna().sum():
                 best = parsed
+        shortest = min((parsed.max() - parsed.min() for parsed in readings.values()), default=pandas.Timedelta(0))
+        for form in _YEAR_FIRST if shortest.days > _MANY_DAYS else ():
+            parsed = parse(form)
+            if not parsed.isna().any() and parsed.max() - parsed.min() < shortest:
+                readings[form] = parsed
         orders = {tuple(np.argsort(parsed.to_numpy(), kind="stable")) for parsed in readings.values()}
         if len(orders) > 1:
+            parts = "the day, or with the year" if any(form in readings for form in _YEAR_FIRST) else "the day or the month"
             raise InputError(
-                f"--split-by-time {column}: {texts[0]!r} may begin with the day or the month; write dates as "
-                "2024-12-31."
+                f"--split-by-time {column}: {texts[0]!r} may begin with {parts}; write dates as 2024-12-31."
             )
         best = next(iter(readings.values()), best)
     _refuse(table, column, rows[best.isna().to_numpy()])

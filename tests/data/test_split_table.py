@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 from collections.abc import Callable
@@ -162,8 +163,6 @@ def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
      "{:%d/%m/%y}", "{:%m/%d/%y}"],
 )  # fmt: skip
 def test_the_newest_rows_are_tested(tmp_path: Path, form: str) -> None:
-    import datetime
-
     days = list(range(100))
     random.Random(1).shuffle(days)
     start = datetime.datetime(2024, 1, 20)
@@ -187,8 +186,6 @@ def test_rows_of_one_moment_stay_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["{:%Y-%m-%d %H:%M:%S}", "{:%m/%d/%Y %I:%M %p}", "{:%s}"])
 def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> None:
-    import datetime
-
     minutes = random.Random(1).sample(range(100), 100)
     start = datetime.datetime(2024, 1, 20, 11, 30)
     rows = [(f"text {at}", "ab"[at % 2], form.format(start + datetime.timedelta(minutes=at))) for at in minutes]
@@ -213,6 +210,17 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: st
     rows = [(f"text {i}", "ab"[i % 2], dates[i % 3]) for i in range(30)]
     with pytest.raises(InputError, match=printed):
         load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+
+
+@pytest.mark.parametrize("form", ["%y/%m/%d", "%y.%m.%d %H:%M"])
+def test_a_year_of_two_digits_that_comes_first_is_no_day(tmp_path: Path, form: str) -> None:
+    days = [datetime.datetime(2023, 6, 1) + datetime.timedelta(3 * day) for day in range(120)]
+    rows = [(f"text {i}", "ab"[i % 2], day.strftime(form)) for i, day in enumerate(days)]
+    with pytest.raises(InputError, match="'23.06.01.*' may begin with the day, or with the year; write dates as"):
+        load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+    rows = [(f"text {i}", "ab"[i % 2], day.strftime("%d/%m/%y")) for i, day in enumerate(days)]
+    splits = load(write(tmp_path / "b.csv", rows, "text,label,day"), split_by_time="day")
+    assert texts_of(splits)["test"] == {f"text {i}" for i in range(108, 120)}
 
 
 @pytest.mark.parametrize("form", ["{}.2024", "2024{:02}", "2024.0{}", "2024.{}5", "1000.{}", "{}00200"])
@@ -240,6 +248,16 @@ def recorded(folder: Path, splits: Splits) -> str:
     assert splits.assignment is not None
     split_record.write_record(folder, splits.train.table.text_hashes("text"), splits.assignment)
     return str(folder)
+
+
+def test_a_text_in_two_splits_is_recorded_as_trained_on(tmp_path: Path) -> None:
+    """By a column it may be a test row first, and a training row further down."""
+    rows = [(f"text {i}", "ab"[i % 2], "test") for i in range(10)]
+    rows += [(f"text {i}", "ab"[i % 2], "train") for i in range(5, 100)]
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
+    hashes = splits.train.table.text_hashes("text")
+    trained = hashes[splits.train.rows]
+    assert split_record.count_trained(recorded(tmp_path / "run", splits), trained) == (len(trained), 0)
 
 
 def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
