@@ -73,7 +73,7 @@ def assign_folds(
         nearest = min(range(folds), key=lambda fold: tally.growth(fold, content))
         assigned[group] = before[group] if before[group] >= 0 else nearest
         tally.add(int(assigned[group]), content)
-    return assigned[group_of]
+    return np.unique(assigned[group_of], return_inverse=True)[1].astype(np.int64)  # an earlier fold may have no row now
 
 
 def _assign_texts(
@@ -225,7 +225,8 @@ def _earlier_splits(
     """Return the split that the first known row of each group was in; -1 without one, or where it has no share now."""
     before = np.full(count, -1, dtype=np.int8)
     if earlier is not None:
-        assigned = np.flatnonzero((earlier >= 0) & (np.array([*shares, 0.0])[earlier] > 0))[::-1]
+        share_now = np.array([*shares, 0.0])[np.minimum(earlier, len(shares))]  # there may be fewer folds now
+        assigned = np.flatnonzero((earlier >= 0) & (share_now > 0))[::-1]
         before[group_of[assigned]] = earlier[assigned]  # where indices repeat the last one stays
     return before
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classify.data.split_rows import cap_rows
+from classify.data.split_rows import assign_folds, cap_rows
 from classify.data.split_rows import split_rows as split_copies
 from classify.data.text_hashes import find_overlap, text_hashes
 
@@ -289,3 +289,14 @@ def test_of_several_earlier_splits_that_of_the_first_row_counts(grouped: bool) -
     )
     assert parts.test is not None
     assert parts.test.tolist() == list(range(6))
+
+
+def test_earlier_folds_may_be_more_than_there_are_now() -> None:
+    """A part of the table of a run with five folds, in three groups."""
+    texts, labels = np.arange(12, dtype=np.uint64), np.arange(12) % 2
+    earlier, groups = (np.arange(12) // 4 + 2).astype(np.int8), np.arange(12) // 4
+    folds = assign_folds(texts, labels, 5, seed=0, groups=[groups], earlier=earlier)
+    assert [len(set(folds[groups == group].tolist())) for group in range(3)] == [1, 1, 1]
+    assert set(folds.tolist()) == {0, 1, 2}
+    halves = assign_folds(texts, labels, 5, seed=0, earlier=np.repeat([0, 4], 6).astype(np.int8))
+    assert halves.tolist() == [0] * 6 + [1] * 6, "no fold without rows"
