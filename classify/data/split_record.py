@@ -26,9 +26,11 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
     import pyarrow
     from pyarrow import parquet
 
-    numbers, first = np.unique(hashes[assignment >= 0], return_index=True)
+    # A text that a column, or time, puts into two splits was trained on if it is in train.
+    order = np.argsort(assignment, kind="stable")[int((assignment < 0).sum()) :]
+    numbers, first = np.unique(hashes[order], return_index=True)
     names = _fold_names(num_folds) or list(PARTS)
-    parts = pyarrow.DictionaryArray.from_arrays(assignment[assignment >= 0][first], names)
+    parts = pyarrow.DictionaryArray.from_arrays(assignment[order][first], names)
     with atomic_path(folder / FILE) as temporary:
         parquet.write_table(pyarrow.table({"text_sha256": numbers, "part": parts}), temporary)
 
