@@ -78,7 +78,9 @@ def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]
                 readings[form] = parsed
         orders = {tuple(np.argsort(parsed.to_numpy(), kind="stable")) for parsed in readings.values()}
         if len(orders) > 1:
-            parts = "the day, or with the year" if any(form in readings for form in _YEAR_FIRST) else "the day or the month"
+            parts = (
+                "the day, or with the year" if any(form in readings for form in _YEAR_FIRST) else "the day or the month"
+            )
             raise InputError(
                 f"--split-by-time {column}: {texts[0]!r} may begin with {parts}; write dates as 2024-12-31."
             )

@@ -216,7 +216,7 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: st
 def test_a_year_of_two_digits_that_comes_first_is_no_day(tmp_path: Path, form: str) -> None:
     days = [datetime.datetime(2023, 6, 1) + datetime.timedelta(3 * day) for day in range(120)]
     rows = [(f"text {i}", "ab"[i % 2], day.strftime(form)) for i, day in enumerate(days)]
-    with pytest.raises(InputError, match="'23.06.01.*' may begin with the day, or with the year; write dates as"):
+    with pytest.raises(InputError, match=r"'23.06.01.*' may begin with the day, or with the year; write dates as"):
         load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
     rows = [(f"text {i}", "ab"[i % 2], day.strftime("%d/%m/%y")) for i, day in enumerate(days)]
     splits = load(write(tmp_path / "b.csv", rows, "text,label,day"), split_by_time="day")

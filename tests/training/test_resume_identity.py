@@ -70,9 +70,7 @@ def test_what_a_run_without_epochs_learned_from_is_not_changed(
     """Its head was fitted before the first checkpoint."""
     settings = {"num_train_epochs": 0.0, "folds": 0, "compact_vocabulary": False}
     train(make_config(model_folder, table, tmp_path / "out", **settings))
-    config = make_config(
-        model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **{**settings, **changes}
-    )
+    config = make_config(model_folder, table, tmp_path / "out", resume_from_checkpoint=True, **{**settings, **changes})
     with pytest.raises(InputError, match="the run was started with other settings: " + re.escape(fault)):
         train(config)
 
