@@ -18,7 +18,7 @@ from classify.versions import __version__, check_platform
 
 
 def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
-    """Run a command and return its exit code: 0, 1 internal error, 2 invalid input, 3 checkpoint, 130/143 signal."""
+    """Run a command and return its exit code: 0, 1 internal error, 2 bad input, 3 checkpoint, 129/130/143 signal."""
     if argv is not None:
         return _run(list(argv), program)
     # The libraries create a million objects that stay. Garbage collection over them, and at exit, would take a quarter

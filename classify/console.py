@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -26,12 +27,17 @@ def allow_progress(allowed: bool) -> None:
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:
-    """Print a line to standard output, or `file`; a reader that has left, as `| head` does, must not end the work."""
+    """Print a line to standard output, or `file`.
+
+    A reader that has left, as `| head` does, or a terminal that has closed must not end the work.
+    """
     stream = sys.stdout if file is None else file
     try:
         tqdm.write(line, file=stream)
         stream.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is stream:
                 setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end

@@ -129,7 +129,7 @@ class CheckpointError(ClassifyError):
 
 
 class Interrupted(ClassifyError):
-    """The run was stopped by a signal, after saving. Exit 128 + signal: 130 for Ctrl-C, 143 for SIGTERM."""
+    """The run was stopped by a signal, after saving. Exit 128 + signal: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM."""
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)

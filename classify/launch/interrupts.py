@@ -1,4 +1,7 @@
-"""Handle signals: Ctrl-C ends a command at once; SIGINT and SIGTERM end training at the next step, after saving."""
+"""Handle signals: Ctrl-C ends a command at once; SIGINT, SIGTERM and SIGHUP end training at a step, after saving.
+
+SIGHUP comes when a terminal closes or a remote login is lost.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from types import FrameType
 
 # Signals within a second count once: workers may also get them from the launcher.
 _SAME_SIGNAL_SECONDS = 1.0
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _interrupted: list[float] = []
 # Signals that `stop_signals` has collected.
@@ -32,9 +36,10 @@ def was_interrupted(error: BaseException) -> bool:
 
 
 def end_if_terminated() -> None:
-    """End the process by SIGTERM if it arrived within `stop_signals` and an error came before the next step."""
-    if signal.SIGTERM in _collected:
-        signal.raise_signal(signal.SIGTERM)
+    """End the process by SIGTERM or SIGHUP if one came within `stop_signals`, and an error before the next step."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if number in _collected:
+            signal.raise_signal(number)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
@@ -58,11 +63,14 @@ def default_sigint() -> Iterator[None]:
 
 @contextlib.contextmanager
 def handle_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `note` on SIGINT and SIGTERM in this block, unless they are ignored or this is not the main thread."""
+    """Call `note` on SIGINT, SIGTERM and SIGHUP in this block, except in other threads than the main one.
+
+    A signal that is ignored stays ignored: SIGHUP by nohup, SIGINT in a background job.
+    """
     if threading.current_thread() is not threading.main_thread():  # the caller handles signals
         yield
         return
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    numbers = [n for n in _STOPPING if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield
@@ -73,7 +81,7 @@ def handle_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of ending; a second Ctrl-C after one second ends at once."""
+    """Collect SIGINT, SIGTERM and SIGHUP instead of ending; a second Ctrl-C after one second ends at once."""
     received: list[int] = []
     times: list[float] = []
 

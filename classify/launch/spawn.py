@@ -51,8 +51,8 @@ def check_count(nproc: int | str, place: launcher.Launch) -> None:
 def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `python -m classify <arguments>` in `count` processes; return the first failed worker's exit code, or 0.
 
-    Forwards SIGINT and SIGTERM to the workers. Workers print their own errors; this process prints one only if a
-    signal killed a worker.
+    Forwards SIGINT, SIGTERM and SIGHUP to the workers. Workers print their own errors; this process prints one only if
+    a signal killed a worker.
     """
     workers: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

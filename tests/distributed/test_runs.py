@@ -313,6 +313,7 @@ def long_nproc(
         (signal.SIGINT, True, 130),
         pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, False, 129, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("long_nproc", ["forked"], indirect=True)

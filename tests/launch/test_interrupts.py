@@ -1,22 +1,27 @@
-"""Signals that come while a step is under way."""
+"""Signals that come while a step is under way, and terminals that close."""
+
+from __future__ import annotations
 
 import signal
 import subprocess
 import sys
 
-# A step notes SIGTERM; before it ends, an error ends the run.
+import pytest
+
+# A step notes a signal; before it ends, an error ends the run.
 NOTED = """
 import os, signal
 from classify.launch import interrupts
 try:
     with interrupts.stop_signals():
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.NAME)
         raise RuntimeError("connection closed by peer")
 except RuntimeError:
     interrupts.end_if_terminated()
 print("still here")
 """
-LEFT_ALONE = NOTED.replace("        os.kill(os.getpid(), signal.SIGTERM)\n", "")
+LEFT_ALONE = NOTED.replace("        os.kill(os.getpid(), signal.NAME)\n", "")
+IGNORED = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + NOTED
 
 
 def run(script: str) -> tuple[int, str]:
@@ -24,8 +29,13 @@ def run(script: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_noted_sigterm_ends_the_process_when_an_error_was_faster() -> None:
-    assert run(NOTED) == (-signal.SIGTERM, "")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_noted_signal_ends_the_process_when_an_error_was_faster(number: signal.Signals) -> None:
+    assert run(NOTED.replace("NAME", number.name)) == (-number, "")
+
+
+def test_a_sighup_that_nohup_ignores_stays_ignored() -> None:
+    assert run(IGNORED.replace("NAME", "SIGHUP")) == (0, "still here\n")
 
 
 def test_without_a_signal_the_error_is_for_its_caller() -> None:
