@@ -8,6 +8,7 @@ from pathlib import Path
 
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
+from classify.prediction.inputs import check_file
 
 
 def make_parser(program: str) -> Parser:
@@ -26,6 +27,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments)
     if len(options.folders) < 2:
         raise InputError(f"{program}: expected two folders or more. Got {len(options.folders)} instead.")
+    if options.html is not None:
+        check_file(options.html, "--html")
     from classify.report.comparison import compare
     from classify.report.page import write_comparison
 

@@ -12,6 +12,8 @@ from classify.config.schema import TrainingConfig
 from classify.errors import ErrorList, InputError
 
 _PLANNED = "cuda"
+# A line is printed for each.
+_MOST_PROCESSES = 10_000
 
 
 def make_parser(program: str) -> Parser:
@@ -48,6 +50,10 @@ def run(arguments: Sequence[str], program: str) -> int:
 
     if planned:
         machines = nnodes or len(counts)
+        if (processes := machines * max(counts)) > _MOST_PROCESSES:
+            raise InputError(
+                f"--nnodes, --nproc-per-node: expected up to {_MOST_PROCESSES:,} processes. Got {processes:,} instead."
+            )
         per_machine = counts * (machines if len(counts) == 1 else 1)
         if len(per_machine) != machines:
             raise InputError(

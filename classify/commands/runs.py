@@ -23,7 +23,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.report.runs import list_runs, table
 
     if not Path(options.folder).is_dir():
-        raise InputError(f"{options.folder}: no such folder. Expected one with output folders of training runs.")
+        got = "a file" if Path(options.folder).exists() else "no such folder"
+        raise InputError(f"{options.folder}: {got}. Expected a folder with output folders of training runs.")
     runs = list_runs(Path(options.folder))
     if options.json:
         print(json.dumps([asdict(run) for run in runs], indent=2, ensure_ascii=False))

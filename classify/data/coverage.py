@@ -90,13 +90,20 @@ def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
     return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
 
 
-def check_ids(tokens: Tokens, tokenizer: Any, table: Any, model: str) -> None:
-    """Raise InputError where a text holds an id that the model's embedding `table` has no row for."""
+def check_ids(tokens: Tokens, tokenizer: Any, model: Any, name: str) -> None:
+    """Raise InputError where a text holds an id or a token type that the model's embeddings have no row for."""
+    types, largest_type = getattr(model.config, "type_vocab_size", 0), max(tokens.template.types)
+    if 0 < types <= largest_type:  # 0: the model ignores them
+        raise InputError(
+            f"--model {name}: expected a tokenizer with token types below {types}, the type_vocab_size in config.json. "
+            f"Got {largest_type} instead; put the tokenizer of these weights into the model folder."
+        )
+    table = model.get_input_embeddings()
     size = getattr(table, "num_embeddings", None)
     largest = max(*(int(segment.ids.max(initial=0)) for segment in tokens.segments), *tokens.template.tokens, 0)
     if size is not None and largest >= size:
         raise InputError(
-            f"--model {model}: expected a tokenizer with ids below {size}, the rows of its embedding table. Got "
+            f"--model {name}: expected a tokenizer with ids below {size}, the rows of its embedding table. Got "
             f"the id {largest} for the token {tokenizer.convert_ids_to_tokens(largest)!r} instead; put the tokenizer "
             "of these weights into the model folder."
         )

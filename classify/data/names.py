@@ -48,10 +48,11 @@ GROUP_NAMES = (
     "subject_area", "abteilung", "thema", "warteschlange", "rubrik", "équipe", "département", "thème", "equipo",
     "departamento", "tema", "reparto", "afdeling", "отдел", "тема", "部门", "主题", "部門", "부서",
 )  # fmt: skip
-# Names of the columns of text pairs: of GLUE's files, and usual ones.
+# Names of the columns of text pairs: of GLUE's files, usual ones, and those of transformers' pipelines.
 TEXT_PAIR_NAMES = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"), ("premise", "hypothesis"),
     ("#1_string", "#2_string"), ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text1", "text2"),
+    ("text", "text_pair"),
 )  # fmt: skip
 # Names of text and label columns in known data sets: a spreadsheet that was read in R.
 PAIRED_NAMES = (("v2", "v1"),)

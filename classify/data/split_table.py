@@ -19,7 +19,7 @@ from classify.data.reading import NO_COLUMN, InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.table import Table
-from classify.data.text_hashes import find_overlap
+from classify.data.text_hashes import TextHashes, find_overlap
 from classify.data.times import read_times
 from classify.decision import Decision
 from classify.errors import InputError, list_some
@@ -33,6 +33,8 @@ _SENTENCE = 5
 # Chinese and Japanese letters, and pairs of Thai, Lao, Burmese or Khmer ones, from which a name may be a text.
 _UNSPACED_SENTENCE = 12
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{2}")
+# Odd, so that multiplying by it loses no bit of a hash.
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 # Prodigy's column of an annotator's answers, and its values.
 _ANSWER, _ACCEPTED = "answer", "accept"
 _ANSWERS = frozenset({_ACCEPTED, "reject", "ignore"})
@@ -213,10 +215,15 @@ def _group_swapped(tables: InputTables) -> Rows | None:
     texts = tables.columns.texts
     if texts.pair is None:
         return None
-    pairs = np.stack([tables.train.text_hashes(name) for name in texts.inputs])
-    _, numbers = np.unique(np.sort(pairs, axis=0), axis=1, return_inverse=True)
-    is_swapped = numbers.max(initial=-1) + 1 < np.unique(pairs, axis=1).shape[1]
-    return numbers.astype(np.int64) if is_swapped else None
+    first, second = (tables.train.text_hashes(name) for name in texts.inputs)
+    in_order = _hash_pair(first, second)
+    distinct, numbers = np.unique(_hash_pair(np.minimum(first, second), np.maximum(first, second)), return_inverse=True)
+    return numbers.astype(np.int64) if len(distinct) < len(np.unique(in_order)) else None
+
+
+def _hash_pair(first: TextHashes, second: TextHashes) -> TextHashes:
+    """Return a hash of two hashes in this order: NumPy sorts single numbers far faster than pairs."""
+    return first * _ODD + second
 
 
 def _describe_groups(tables: InputTables) -> str:

@@ -14,7 +14,6 @@ from types import FrameType
 
 # Signals within a second count once: workers may also get them from the launcher.
 _SAME_SIGNAL_SECONDS = 1.0
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _interrupted: list[float] = []
 # Signals that `stop_signals` has collected.
@@ -70,7 +69,8 @@ def handle_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[No
     if threading.current_thread() is not threading.main_thread():  # the caller handles signals
         yield
         return
-    numbers = [n for n in _STOPPING if signal.getsignal(n) is not signal.SIG_IGN]
+    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in stopping if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield

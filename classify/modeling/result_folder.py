@@ -28,7 +28,8 @@ def read_settings(folder: str) -> dict[str, Any]:
     """Return classify.json of a result folder. Raises InputError if it is not a result folder of this program."""
     path = Path(folder)
     if not path.is_dir():
-        raise InputError(f"--model {folder}: no such folder. Expected the output folder of a training run.")
+        got = "a file" if path.exists() else "no such folder"
+        raise InputError(f"--model {folder}: {got}. Expected the output folder of a training run.")
     try:
         settings: dict[str, Any] = read_json(path / "classify.json")
     except FileNotFoundError:

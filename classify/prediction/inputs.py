@@ -56,19 +56,25 @@ def describe_table(table: Table, texts: TextColumns) -> str:
 
 def check_out(out: str, inputs: Sequence[str], rows: int, columns: int) -> None:
     """Raise InputError where a table of that size cannot be written to `out`, or it is one of the inputs."""
-    path = Path(out)
     find_writer(out, "--out").check_size(rows, columns, out)
-    if path.is_dir():
-        raise InputError(f"--out {out}: expected a file name. Got a folder instead.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"--out {out}: expected a file name. Got a device or a pipe instead.")
+    check_file(out, "--out")
+    path = Path(out)
     for data in inputs:
         if path.exists() and Path(data).exists() and path.samefile(data):
             raise InputError(f"--out {out}: this is {data}, an input; give another file name.")
+
+
+def check_file(name: str, flag: str) -> None:
+    """Raise InputError where the file `name` that a flag names cannot be written."""
+    path = Path(name)
+    if path.is_dir():
+        raise InputError(f"{flag} {name}: expected a file name. Got a folder instead.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{flag} {name}: expected a file name. Got a device or a pipe instead.")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"--out {out}: the folder {path.parent} does not exist; create it first.")
+        raise InputError(f"{flag} {name}: the folder {path.parent} does not exist; create it first.")
     reason = why_not_writable(path.absolute().parent)
     if reason is not None:
         raise InputError(
-            f"--out {out}: the folder {path.parent} is not writable ({reason}); give a file in another folder."
+            f"{flag} {name}: the folder {path.parent} is not writable ({reason}); give a file in another folder."
         )

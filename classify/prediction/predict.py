@@ -114,7 +114,7 @@ class Predictor:
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
     def _check_ids(self, tokens: Tokens) -> None:
-        check_ids(tokens, self.tokenizer, self.classifier.model.get_input_embeddings(), self.folder)
+        check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)
 
     def _prepare(self, tokens: Tokens) -> None:
         """Move the model to its device and verify packing, before the first texts.

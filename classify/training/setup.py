@@ -301,7 +301,7 @@ def load_classifier(
     if config.model.kernels == "auto":
         classifier.install_kernels(device)
     for tokens in texts:
-        check_ids(tokens, tokenizer, classifier.model.get_input_embeddings(), config.model.name)
+        check_ids(tokens, tokenizer, classifier.model, config.model.name)
     classifier.compact_vocabulary(list(texts), tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
     freeze(classifier.model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
     unused = freeze_unused(classifier, texts[0], int(train.rows[0]))

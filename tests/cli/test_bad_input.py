@@ -124,7 +124,10 @@ def test_several_faults_are_told_together(person: Person) -> None:
     [
         (["predict"], "--model must be given"),
         (["predict", "--model", "no", "--data", "my.csv"], "--model no: no such folder"),
+        (["predict", "--model", "my.csv", "--data", "my.csv"], "--model my.csv: a file. Expected the output folder"),
         (["predict", "--model", ".", "--data", "my.csv"], "no classify.json"),
+        (["runs", "my.csv"], "my.csv: a file. Expected a folder with output folders of training runs"),
+        (["compare", "one", "two", "--html", "."], "--html .: expected a file name. Got a folder instead."),
         (
             ["predict", "--modle", "x", "--model", "y", "--data", "my.csv"],
             "unknown flag --modle. Did you mean --model?",

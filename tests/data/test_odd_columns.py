@@ -119,6 +119,7 @@ TABLES: dict[str, tuple[dict[str, Make], tuple[str, str] | str]] = {
     "tags beside a name": ({"product": TOPIC, "tags": TAGS, "kind": CLASS}, "no column looks like a text"),
     "lists alone": ({"id": ID, "cuisine": CLASS, "ingredients": TOKENS}, ("ingredients", "cuisine")),
     # Pairs and several labels.
+    "names of transformers' pairs": ({"text": TEXT, "text_pair": TEXT, "label": CLASS}, ("text + text_pair", "label")),
     "sentence pairs": ({"sentence1": TEXT, "sentence2": TEXT, "label": CLASS}, ("sentence1 + sentence2", "label")),
     "questions": ({"question": TEXT, "sentence": SHORT, "label": CLASS}, ("question + sentence", "label")),
     "paraphrases": ({"Same": SWITCH, "#1 String": TEXT, "#2 String": TEXT}, ("#1 String + #2 String", "Same")),

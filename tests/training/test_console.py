@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
 import sys
 import types
@@ -42,6 +44,21 @@ def test_where_a_bar_is_shown(
         if not isinstance(bar, ProgressLines):
             bar.refresh()
     assert ("4/4" in capsys.readouterr().err) is shown
+
+
+def test_a_terminal_that_has_closed_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing to it fails with an input/output error; later lines go nowhere."""
+    controller, terminal = pty.openpty()
+    stream = os.fdopen(terminal, "w")
+    monkeypatch.setattr(sys, "stdout", stream)
+    console.print_line("before")
+    os.close(controller)
+    console.print_line("after")
+    assert sys.stdout is not stream
+    console.print_line("more")
+    sys.stdout.close()
+    with contextlib.suppress(OSError):  # "after" is still in its buffer
+        stream.close()
 
 
 @pytest.mark.parametrize(("options", "shown"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,22 @@ def test_a_tokenizer_of_another_model_is_told_in_a_line(table: Path, tmp_path: P
     with pytest.raises(InputError, match=r"--model .*narrow: .* ids below 40, .* Got the id \d+ for the token '\S+'"):
         train(config(table, tmp_path / "out", str(narrow)))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_with_more_token_types_than_the_model(tmp_path: Path) -> None:
+    """As in folders that combine the weights of a RoBERTa with the tokenizer of a BERT."""
+    folder = tiny.make_model(tmp_path / "one-type", type_vocab_size=1)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for piece in tokenizer["post_processor"]["pair"][-2:]:  # the second text and the token after it
+        next(iter(piece.values()))["type_id"] = 1
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    table = tmp_path / "pairs.csv"
+    table.write_text("sentence1,sentence2,label\n" + "".join(f"{a},{a},{label}\n" for a, label in tiny.table_rows(60)))
+    with pytest.raises(InputError, match=r"token types below 1, the type_vocab_size in config\.json\. Got 1 instead"):
+        train(config(table, tmp_path / "out", str(folder)))
 
 
 def test_prediction_checks_the_tokenizer_too(model_folder: Path, table: Path, tmp_path: Path) -> None:
