@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy.typing as npt
 
 # Texts looked at, and characters of each.
 _SAMPLE, _CHARACTERS = 1_000, 500
-# Fewer letters say little about the language; short texts are judged together, up to the second number of letters:
-# those that look like one language first, since a few texts of another language would be outvoted.
+# Fewer letters say little about the language; short texts are judged together, up to the second number of letters.
 _LETTERS, _POOLED = 40, 200
 # Probability from which a language counts as detected.
 _CERTAIN = 0.9
@@ -85,10 +83,10 @@ def sample_rows(rows: npt.NDArray[np.int64], seed: int, most: int = _SAMPLE) -> 
 
 
 def detect_languages(texts: Iterable[str]) -> Languages:
-    """Detect the language of each text; short texts in Latin script that look alike are judged together."""
+    """Detect the language of each text; short texts in Latin script are judged together."""
     counts: collections.Counter[str] = collections.Counter()
-    pools: dict[str, list[str]] = collections.defaultdict(list)
-    for text in texts:
+    alike: dict[str, list[tuple[int, str]]] = collections.defaultdict(list)
+    for number, text in enumerate(texts):
         words = " ".join(_NOISE.sub(" ", text[:_CHARACTERS]).split())
         letters = [character for character in words if character.isalpha()]
         if not letters:
@@ -98,22 +96,41 @@ def detect_languages(texts: Iterable[str]) -> Languages:
         elif len(letters) >= _LETTERS and (code := _identify(words)) != UNKNOWN:
             counts[code] += 1
         else:
-            _pool(pools[_identify(words, least=0.0)], words, counts)
-    rest: list[str] = []
-    for words in itertools.chain.from_iterable(pools.values()):
-        _pool(rest, words, counts)
-    if rest:
-        counts[_identify(" ".join(rest))] += len(rest)
+            alike[_identify(words, least=0.0)].append((number, words))
+    # First those that look like one language: a few texts of another language would be outvoted. What stays unclear is
+    # judged in the table's order, since of one or two words each texts of one language look like several.
+    unclear: list[tuple[int, str]] = []
+    for short in alike.values():
+        for pool in _pools(short):
+            code = _identify_pool(pool) if _is_long(pool) else UNKNOWN
+            if code == UNKNOWN:
+                unclear += pool
+            else:
+                counts[code] += len(pool)
+    for pool in _pools(sorted(unclear)):
+        counts[_identify_pool(pool)] += len(pool)
     total = counts.total()
     return Languages({code: count / total for code, count in counts.most_common()}, total)
 
 
-def _pool(pooled: list[str], words: str, counts: collections.Counter[str]) -> None:
-    """Add a short text to others; count their language, and empty the list, where they are long enough together."""
-    pooled.append(words)
-    if sum(map(len, pooled)) >= _POOLED:
-        counts[_identify(" ".join(pooled))] += len(pooled)
-        pooled.clear()
+def _pools(short: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Group short texts, so that those of a group are long enough together; the last ones may not be."""
+    pool: list[tuple[int, str]] = []
+    for text in short:
+        pool.append(text)
+        if _is_long(pool):
+            yield pool
+            pool = []
+    if pool:
+        yield pool
+
+
+def _is_long(pool: list[tuple[int, str]]) -> bool:
+    return sum(len(words) for _, words in pool) >= _POOLED
+
+
+def _identify_pool(pool: list[tuple[int, str]]) -> str:
+    return _identify(" ".join(words for _, words in pool))
 
 
 def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None) -> str | None:
