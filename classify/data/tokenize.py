@@ -33,6 +33,8 @@ Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
 # Limit of the default --max-length; beyond it memory and time grow fast.
 DEFAULT_LIMIT = 512
+# Share of longer texts from which a prediction notes them.
+_NOTED = 0.1
 _FORMAT = 2
 _BATCH = 4096
 _IDS, _OFFSETS = "ids.bin", "offsets.npy"
@@ -311,10 +313,24 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, requested: bool) -
     longer = lengths > max_length
     if not longer.any():
         return "no training text is longer"
-    policy = tokens.long_texts.describe(lengths[longer] - tokens.special, max_length - tokens.special)
-    why = f"{longer.sum()} of {len(lengths)} training texts are longer: {policy}"
+    why = f"{longer.sum()} of {len(lengths)} training texts are longer: {_describe_policy(tokens, lengths[longer])}"
     limited = not requested and max_length == DEFAULT_LIMIT < cap
     return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
+
+
+def note_longer(tokens: Tokens) -> str | None:
+    """Return a note where a tenth of the texts to predict are longer than the model reads; None where fewer are."""
+    lengths = tokens.full_lengths()
+    longer = lengths > tokens.max_length
+    if longer.sum() < _NOTED * len(lengths) or not longer.any():
+        return None
+    share = f"{100 * longer.mean():.0f} % of the texts are longer than {tokens.max_length} tokens"
+    return f"{share}: {_describe_policy(tokens, lengths[longer])}"
+
+
+def _describe_policy(tokens: Tokens, longer: Ids) -> str:
+    """Describe what happens to texts of these lengths, longer than the maximum."""
+    return tokens.long_texts.describe(longer - tokens.special, tokens.max_length - tokens.special)
 
 
 def _encode(tokenizer: Any, texts: Texts) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:

@@ -71,7 +71,7 @@ class Predictor:
         first, second = self._as_columns(texts)
         if not first:
             return np.zeros((0, len(self.labels)))
-        return self.task.probabilities(self.compute_logits(self._tokenize(first, second)))
+        return self.task.probabilities(self.compute_logits(self.tokenize(first, second)))
 
     def _as_columns(self, texts: Iterable[Any]) -> tuple[list[str], list[str] | None]:
         """Return the texts, or the first and the second texts of pairs. Raises TypeError for anything else."""
@@ -98,9 +98,9 @@ class Predictor:
         """
         rank, count = self.world.rank, self.world.world_size
         if len(first) < count:  # a rank without a text could not verify packing
-            return self.compute_logits(self._tokenize(first, second))
+            return self.compute_logits(self.tokenize(first, second))
         with self.world.sync_errors():  # each rank has other texts
-            tokens = self._tokenize(first[rank::count], None if second is None else second[rank::count])
+            tokens = self.tokenize(first[rank::count], None if second is None else second[rank::count])
             self._check_ids(tokens)
         self._prepare(tokens)
         local = compute_local_logits(self.classifier, tokens, self.world)
@@ -109,7 +109,8 @@ class Predictor:
         result[np.concatenate([np.arange(rank, len(first), count) for rank in range(count)])] = gathered
         return result
 
-    def _tokenize(self, first: Sequence[str], second: Sequence[str] | None) -> Tokens:
+    def tokenize(self, first: Sequence[str], second: Sequence[str] | None = None) -> Tokens:
+        """Tokenize texts, or pairs with their `second` texts, as in training."""
         max_length, policy = self.settings["max_length"], POLICIES[self.settings.get("long_text", TRUNCATE.name)]
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
@@ -143,7 +144,7 @@ class Predictor:
         if label is not None and label not in self.labels:
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
         output = int(self.probabilities([text])[0].argmax()) if label is None else self.labels.index(label)
-        tokens = self._tokenize(first, second)
+        tokens = self.tokenize(first, second)
         self._check_ids(tokens)
         self._prepare(tokens)
         return explain(
@@ -176,7 +177,7 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
     """
     if isinstance(pairs, str):
         raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
-    listed = list(pairs)
+    listed = pairs.tolist() if isinstance(pairs, np.ndarray) else list(pairs)
     for index, pair in enumerate(listed):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise TypeError(f"texts must be a list of pairs of strings. Got {describe(pair)} at index {index} instead.")

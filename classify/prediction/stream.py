@@ -25,7 +25,7 @@ from classify.data.files import remove_temporaries
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.table import Table
 from classify.data.table_writers import CSVWriter
-from classify.data.tokenize import tokenize
+from classify.data.tokenize import note_longer
 from classify.errors import InputError, Interrupted
 from classify.evaluation.predictions_file import (
     name_columns,
@@ -245,11 +245,13 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequen
     if not table.has_names:
         notes.append(f"{table.path} has no header; its first row was predicted, too")
     sample = table.take(texts.whole, sample_rows(np.arange(len(table)), seed=0))
+    tokens = predictor.tokenize(sample)
     more = (
         note_renamed(table, added),
         note_empty_texts(table, texts.whole),
         *note_missing_texts(table, texts.named),
-        note_unknown(tokenize(predictor.tokenizer, sample, predictor.settings["max_length"]), predictor.tokenizer),
+        note_unknown(tokens, predictor.tokenizer),
+        note_longer(tokens),
         note_new_languages(sample, predictor.settings.get("languages")),
     )
     return [*notes, *(note for note in more if note is not None)]

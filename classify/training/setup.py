@@ -270,11 +270,13 @@ def _require_enough_rows(inputs: RunInputs, world: World) -> None:
 
 
 def _require_same(inputs: RunInputs, world: World) -> None:
-    """Raise InputError where the ranks were started with different arguments, tables or models."""
+    """Raise InputError where the ranks were started with different arguments, files or models."""
     arguments = inputs.config.to_dict()
     for field in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(field)
-    world.check_same({"arguments": json.dumps(arguments, sort_keys=True), "data": inputs.splits.fingerprint})
+    weights = inputs.task.file_weights(inputs.config.training)
+    kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": inputs.splits.fingerprint}
+    world.check_same({**kinds, "class weights": "" if weights is None else str(weights.tolist())})
     if world.distributed:  # a model's name may mean another folder, or revision, on another machine
         world.check_same({"model": inputs.model.fingerprint})
 

@@ -178,6 +178,7 @@ def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path:
     with classify.train(pairs, codes, **settings) as run:
         assert run.labels == ["no", "yes"]
         assert run.predict_proba(pairs[:2]).shape == (2, 2)
+        assert run.predict_proba(np.array(pairs[:2])).tolist() == run.predict_proba(pairs[:2]).tolist()
     with pytest.raises(ValueError, match="contains , or =; give the path of a file"):
         classify.train(np.array(pairs), codes, label_names={"a": "yes, please"})
 

@@ -267,7 +267,7 @@ def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_f
     assert "2 training rows cannot be split over 3 devices" in done.stderr
 
 
-@pytest.mark.parametrize("what", ["arguments", "data", "model"])
+@pytest.mark.parametrize("what", ["arguments", "data", "class weights", "model"])
 def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tmp_path: Path, what: str) -> None:
     """Hashes are compared before the first step; the main process says it once, and nothing is written."""
     processes = []
@@ -283,6 +283,10 @@ def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tm
             words_of[first], words_of[second] = words_of[second], words_of[first]
             (shared / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
         more = ["--seed", str(rank)] if what == "arguments" else []
+        if what == "class weights":
+            weights = {"card": 1.0, "money": 1.0, "app": 1.0 + rank}
+            (shared / "weights.json").write_text(json.dumps(weights))
+            more = ["--class-weights", "weights.json"]
         processes.append(start(shared, "run_classify.py", *words(Path("my.csv"), Path("model")), *more, **place))
     try:
         done = [process.finish(90) for process in processes]

@@ -259,6 +259,16 @@ def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
     assert [line.split()[1] for line in ranked] == [names[place] for place in np.argsort(-probabilities[0])]
 
 
+@pytest.mark.parametrize(("longer", "noted"), [(2, True), (1, False)])
+def test_texts_that_are_truncated_are_noted(
+    trained: Path, tmp_path: Path, capsys: Any, longer: int, noted: bool
+) -> None:
+    """The tiny model reads 64 tokens."""
+    texts = [(f"the lost card {number} " * (40 if number < longer else 1), "card") for number in range(12)]
+    assert predict(trained, tiny.write_table(tmp_path / "long.csv", texts), tmp_path / "p.csv") == 0
+    assert ("note: 17 % of the texts are longer than 64 tokens: truncated\n" in capsys.readouterr().out) is noted
+
+
 def test_one_text_in_another_language_is_noted(trained: Path, capsys: Any) -> None:
     words = ["predict", "--model", str(trained), "--text", "Ich kann mich seit gestern nicht mehr anmelden", "--cpu"]
     assert main(words) == 0
