@@ -97,8 +97,15 @@ def detect_languages(texts: Iterable[str]) -> Languages:
             counts[code] += 1
         else:
             alike[_identify(words, least=0.0)].append((number, words))
-    # First those that look like one language: a few texts of another language would be outvoted. What stays unclear is
-    # judged in the table's order, since of one or two words each texts of one language look like several.
+    counts += _judge_short(alike)
+    total = counts.total()
+    return Languages({code: count / total for code, count in counts.most_common()}, total)
+
+
+def _judge_short(alike: Mapping[str, list[tuple[int, str]]]) -> collections.Counter[str]:
+    """Count the languages of short texts, given by the language that each looks like."""
+    # Those that look like one language together: in the table's order a few texts of another one would be outvoted.
+    counts: collections.Counter[str] = collections.Counter()
     unclear: list[tuple[int, str]] = []
     for short in alike.values():
         for pool in _pools(short):
@@ -107,10 +114,14 @@ def detect_languages(texts: Iterable[str]) -> Languages:
                 unclear += pool
             else:
                 counts[code] += len(pool)
+    detected, most = counts.total(), max(counts.values(), default=0)
+    # Texts of one language look like several, and the rest alone would stay unclear: the table's order says more.
+    if detected - most <= _OTHERS * detected:
+        counts.clear()
+        unclear = [text for short in alike.values() for text in short]
     for pool in _pools(sorted(unclear)):
         counts[_identify_pool(pool)] += len(pool)
-    total = counts.total()
-    return Languages({code: count / total for code, count in counts.most_common()}, total)
+    return counts
 
 
 def _pools(short: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 
 import numpy as np
@@ -59,6 +61,11 @@ def test_short_texts_of_another_language_are_not_outvoted() -> None:
 def test_a_tenth_of_another_language_is_allowed(german: int, english: bool) -> None:
     texts = [text for text in ENGLISH for _ in range(10)][: 40 - german] + [GERMAN[n % 4] for n in range(german)]
     assert detect_languages(texts).is_english == english
+
+
+def test_short_texts_of_one_language_do_not_stay_unclear() -> None:
+    """Of a few words each, some look like other languages."""
+    assert detect_languages(map(os.strerror, sorted(errno.errorcode))).shares["en"] > 0.95
 
 
 def test_what_is_no_language_is_not_guessed() -> None:
