@@ -28,9 +28,10 @@ _FORMATS = (
     "%a, %d %b %Y %H:%M:%S %z",
     "%a %b %d %H:%M:%S %z %Y",
 )
-# A year of two digits may come first, too. That is likely where days that are read as years span many.
+# A year of two digits may come first, too. That is likely where days that are read as years span many: up to 30, while
+# the years of a table with the day first seldom span 20.
 _YEAR_FIRST = tuple(f"%y{mark}%m{mark}%d{clock}" for mark in "/." for clock in _CLOCKS)
-_MANY_DAYS = 3653
+_MANY_DAYS = 7305
 
 
 def read_times(table: Table, column: str, rows: Rows) -> npt.NDArray[np.float64]:

@@ -223,6 +223,13 @@ def test_a_year_of_two_digits_that_comes_first_is_no_day(tmp_path: Path, form: s
     assert texts_of(splits)["test"] == {f"text {i}" for i in range(108, 120)}
 
 
+def test_dates_on_few_days_of_the_month_begin_with_the_day(tmp_path: Path) -> None:
+    days = [datetime.datetime(2005 + i // 5, 1, 1 + 14 * (i % 2)) for i in range(90)]
+    rows = [(f"text {i}", "ab"[i % 2], day.strftime("%d.%m.%y")) for i, day in enumerate(days)]
+    splits = load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
+    assert len(texts_of(splits)["test"]) > 0
+
+
 @pytest.mark.parametrize("form", ["{}.2024", "2024{:02}", "2024.0{}", "2024.{}5", "1000.{}", "{}00200"])
 def test_numbers_that_no_month_orders_differently(tmp_path: Path, form: str) -> None:
     rows = [(f"text {i}", "ab"[i % 2], form.format(1 + i // 10)) for i in range(90)]
