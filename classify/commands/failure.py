@@ -51,13 +51,14 @@ def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     if everywhere and not launcher.should_print_errors():
         time.sleep(1.0)
         return code
-    try:
-        sys.stdout.flush()
-        for line in escape_controls(message).split("\n"):
-            print(f"error: {line}", file=sys.stderr)
-        sys.stderr.flush()
-    except OSError:  # e.g. the terminal has closed: the exit code still says why
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open to the end
+    lines = [f"error: {line}\n" for line in escape_controls(message).split("\n")]
+    for name, text in (("stdout", ""), ("stderr", "".join(lines))):
+        stream = getattr(sys, name)
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:  # e.g. the terminal has closed, or | head has left: the exit code still says why
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from classify import cli
+from classify.commands import failure
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,18 @@ def test_an_error_of_the_operating_system(
     assert cli.main(["--data", "my.csv"], "run_classify.py") == code
     where = f"{name}: " if name else ""
     assert capsys.readouterr().err == f"error: {where}{os.strerror(number)}\n"
+
+
+def test_an_error_is_printed_where_standard_output_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after `| head`, or on a full disk."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    stream.write("a line in its buffer")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert failure.fail("what is wrong", 2, debug=False) == 2
+    assert capsys.readouterr().err == "error: what is wrong\n"
+    with contextlib.suppress(OSError):
+        stream.close()
