@@ -70,7 +70,8 @@ def handle_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[No
         yield
         return
     stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [number for number in stopping if signal.getsignal(number) is not signal.SIG_IGN]
+    # None: a handler that was not installed from Python, which could not be restored.
+    numbers = [number for number in stopping if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield

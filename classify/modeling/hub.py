@@ -25,8 +25,8 @@ _EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 # Without any of these, transformers creates an empty vocabulary and every word is unknown.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-# What the start of a training depends on.
-_READ_FILES = (*_VOCABULARIES, "config.json", "tokenizer_config.json", "merges.txt", "*.safetensors")
+# What the start of a training depends on, besides a vocabulary.
+_READ_FILES = ("config.json", "tokenizer_config.json", "*.safetensors")
 
 # Prefix of names in a state dict saved from a DataParallel or DistributedDataParallel wrapper.
 WRAPPER_PREFIX = "module."
@@ -61,7 +61,9 @@ class ModelFolder:
         """Return the hashes of the files that a training starts from; reads all weights."""
         if self.quantized is not None:
             return quantized_e5.PACKAGE  # its file was compared with the published one
-        files = sorted({file for pattern in _READ_FILES for file in self.path.glob(pattern)})
+        has_whole = (self.path / _VOCABULARIES[0]).exists()  # others may be there, too, but are not read
+        patterns = (*_READ_FILES, *(_VOCABULARIES[:1] if has_whole else _VOCABULARIES))
+        files = sorted({file for pattern in patterns for file in self.path.glob(pattern)})
         return " ".join([self.pooling, *map(file_sha256, files)])
 
     @property
