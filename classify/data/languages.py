@@ -103,7 +103,7 @@ def detect_languages(texts: Iterable[str]) -> Languages:
 
 
 def _judge_short(alike: Mapping[str, list[tuple[int, str]]]) -> collections.Counter[str]:
-    """Count the languages of short texts, given by the language that each looks like."""
+    """Count the languages of short texts (row, words), given by the language that each looks like."""
     # Those that look like one language together: in the table's order a few texts of another one would be outvoted.
     counts: collections.Counter[str] = collections.Counter()
     unclear: list[tuple[int, str]] = []
