@@ -42,6 +42,9 @@ from tests.support.tasks import CASES
 
 pytestmark = pytest.mark.distributed
 
+HANGUP = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="SIGHUP is ignored here, as under nohup"
+)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -313,7 +316,7 @@ def long_nproc(
         (signal.SIGINT, True, 130),
         pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, False, 129, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, False, 129, marks=[pytest.mark.slow, HANGUP]),
     ],
 )
 @pytest.mark.parametrize("long_nproc", ["forked"], indirect=True)

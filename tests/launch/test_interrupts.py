@@ -12,6 +12,7 @@ import pytest
 NOTED = """
 import os, signal
 from classify.launch import interrupts
+signal.signal(signal.NAME, signal.SIG_DFL)
 try:
     with interrupts.stop_signals():
         os.kill(os.getpid(), signal.NAME)
@@ -20,8 +21,8 @@ except RuntimeError:
     interrupts.end_if_terminated()
 print("still here")
 """
-LEFT_ALONE = NOTED.replace("        os.kill(os.getpid(), signal.NAME)\n", "")
-IGNORED = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + NOTED
+LEFT_ALONE = NOTED.replace("NAME", "SIGTERM").replace("        os.kill(os.getpid(), signal.SIGTERM)\n", "")
+IGNORED = NOTED.replace("SIG_DFL", "SIG_IGN")
 
 
 def run(script: str) -> tuple[int, str]:
