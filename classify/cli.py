@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 import shlex
 import signal
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 
 from classify.commands import COMMANDS, load_command, usage
 from classify.commands.failure import fail, print_error
-from classify.errors import InputError, Interrupted
+from classify.errors import InputError, Interrupted, discard_output
 from classify.launch import interrupts, process_settings
 from classify.versions import __version__, check_platform
 
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     interrupts.handle_sigint()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as for some daemons
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
+            discard_output(name)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot encode must not end a run
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import time
 import unicodedata
@@ -12,6 +11,8 @@ from collections.abc import Sequence
 from typing import Self, TextIO
 
 from tqdm import TqdmWarning, tqdm
+
+from classify.errors import discard_output
 
 # Delay in seconds of a `delayed` bar.
 _DELAY = 2.0
@@ -40,7 +41,7 @@ def print_line(line: str, file: TextIO | None = None) -> None:
             raise
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is stream:
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
+                discard_output(name)
 
 
 class ProgressLines:

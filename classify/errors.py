@@ -96,6 +96,11 @@ def list_some(shown: Sequence[str], total: int) -> str:
     return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")
 
 
+def discard_output(name: str) -> None:
+    """Replace "stdout" or "stderr" by a stream that keeps nothing, where it is closed or its reader has left."""
+    setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
+
+
 def escape_controls(text: str) -> str:
     """Escape control and bidirectional characters, e.g. as \\x1b, because a terminal would interpret them."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -9,7 +9,7 @@ import traceback
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from classify.errors import ClassifyError, InputError, disk_refusal, escape_controls, is_lost_peer
+from classify.errors import ClassifyError, InputError, discard_output, disk_refusal, escape_controls, is_lost_peer
 from classify.launch import interrupts, launcher, spawn
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
             stream.write(text)
             stream.flush()
         except OSError:  # e.g. the terminal has closed, or | head has left: the exit code still says why
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open to the end
+            discard_output(name)
     return code
 
 

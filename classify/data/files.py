@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -96,6 +96,11 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_files(folder: Path, patterns: Iterable[str]) -> str:
+    """Return the SHA-256 of each file of a folder that a pattern matches, in the order of the patterns."""
+    return " ".join(file_sha256(file) for pattern in patterns for file in sorted(folder.glob(pattern)))
 
 
 def remove_temporaries(folder: Path, name: str | None = None) -> None:

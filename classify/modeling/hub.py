@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
-from classify.data.files import file_sha256, read_json
+from classify.data.files import hash_files, read_json
 from classify.errors import InputError
 from classify.launch.process_settings import hub_is_offline
 from classify.modeling import quantized_e5
@@ -63,8 +63,7 @@ class ModelFolder:
             return quantized_e5.PACKAGE  # its file was compared with the published one
         has_whole = (self.path / _VOCABULARIES[0]).exists()  # others may be there, too, but are not read
         patterns = (*_READ_FILES, *(_VOCABULARIES[:1] if has_whole else _VOCABULARIES))
-        files = sorted({file for pattern in patterns for file in self.path.glob(pattern)})
-        return " ".join([self.pooling, *map(file_sha256, files)])
+        return f"{self.pooling} {hash_files(self.path, patterns)}"
 
     @property
     def weight_counts(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from classify.data.derived import TextColumns
-from classify.data.files import atomic_dir, file_sha256, read_json, write_json
+from classify.data.files import atomic_dir, hash_files, read_json, write_json
 from classify.errors import InputError
 from classify.modeling.weight_files import tensor_shapes
 
@@ -93,4 +93,4 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
 def fingerprint(folder: str) -> str:
     """Return a hash of the files that determine the predictions of a result folder."""
     names = ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
-    return " ".join(file_sha256(Path(folder) / name) for name in names if (Path(folder) / name).exists())
+    return hash_files(Path(folder), names)

@@ -276,9 +276,10 @@ def _require_same(inputs: RunInputs, world: World) -> None:
         arguments["training"].pop(field)
     weights = inputs.task.file_weights(inputs.config.training)
     kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": inputs.splits.fingerprint}
-    world.check_same({**kinds, "class weights": "" if weights is None else str(weights.tolist())})
+    kinds["class weights"] = "" if weights is None else str(weights.tolist())
     if world.distributed:  # a model's name may mean another folder, or revision, on another machine
-        world.check_same({"model": inputs.model.fingerprint})
+        kinds["model"] = inputs.model.fingerprint
+    world.check_same(kinds)
 
 
 def load_classifier(
