@@ -33,12 +33,15 @@ class Run:
     `folder` is the output folder, as an absolute path. As a context manager it frees the model on exit.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False):
-        """Open an output folder. Raises InputError if it is not one."""
+    def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False):
+        """Open an output folder. Raises InputError if it is not one.
+
+        With `distributed` the processes of a launcher share the texts of each prediction, see `load`.
+        """
         from classify.modeling.result_folder import read_settings
 
         self.folder = Path(folder).absolute()
-        self._use_cpu = use_cpu
+        self._use_cpu, self._distributed = use_cpu, distributed
         read_settings(str(self.folder))
 
     def __repr__(self) -> str:
@@ -104,7 +107,7 @@ class Run:
     def _predictor(self) -> Predictor:
         from classify.prediction.predict import load_classifier
 
-        return load_classifier(str(self.folder), use_cpu=self._use_cpu)
+        return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed)
 
 
 @overload
@@ -149,13 +152,16 @@ def train(
 
 def _run(config: RunConfig, place: dict[str, Any], *, pages: bool) -> Path:
     """Train and return the output folder; `pages` writes the report and the model card."""
+    from classify.launch.process_settings import prepare_threads, preserve_settings
     from classify.training.run import train as train_config
 
-    folder = train_config(config, **place)
-    if pages:
-        from classify.report.after_run import write_pages_of_run
+    prepare_threads()  # these stay: a forked process has no others
+    with preserve_settings():
+        folder = train_config(config, **place)
+        if pages:
+            from classify.report.after_run import write_pages_of_run
 
-        write_pages_of_run(folder, config.training)
+            write_pages_of_run(folder, config.training)
     return folder
 
 
@@ -181,9 +187,13 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
     return Run(folder, use_cpu=config.training.use_cpu)
 
 
-def load(folder: str | os.PathLike[str], *, use_cpu: bool = False) -> Run:
-    """Open the output folder of a run, trained on any device. Raises InputError if it is not one."""
-    return Run(folder, use_cpu=use_cpu)
+def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:
+    """Open the output folder of a run, trained on any device. Raises InputError if it is not one.
+
+    This process predicts by itself. With `distributed` the processes that a launcher started form a group and share the
+    texts: each makes the same calls with the same texts, and gets all results.
+    """
+    return Run(folder, use_cpu=use_cpu, distributed=distributed)
 
 
 def _replace(text: str, names: dict[str, str]) -> str:

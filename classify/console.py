@@ -8,7 +8,7 @@ import time
 import unicodedata
 import warnings
 from collections.abc import Sequence
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
@@ -33,15 +33,23 @@ def print_line(line: str, file: TextIO | None = None) -> None:
     A reader that has left, as `| head` does, or a terminal that has closed must not end the work.
     """
     stream = sys.stdout if file is None else file
+    if stream is None:  # a service without standard output
+        return
     try:
         tqdm.write(line, file=stream)
-        stream.flush()
+        if hasattr(stream, "flush"):  # not all that replaces it has one
+            stream.flush()
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO):
             raise
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is stream:
                 discard_output(name)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Return whether a stream is a terminal; notebooks and services replace standard streams, or have none."""
+    return hasattr(stream, "isatty") and bool(stream.isatty())
 
 
 class ProgressLines:
@@ -90,7 +98,7 @@ def progress_bar(
     """
     enabled = enabled and total > done
     notebook = "ipykernel" in sys.modules
-    shown = enabled and _allowed and (notebook or sys.stderr.isatty())
+    shown = enabled and _allowed and (notebook or is_terminal(sys.stderr))
     if enabled and _allowed and not shown:
         return ProgressLines(total, done, unit, lines)
     kind = tqdm

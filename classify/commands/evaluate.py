@@ -65,7 +65,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.prediction.predict import load_classifier
     from classify.report.after_run import write_pages
 
-    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+    with load_classifier(
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+    ) as predictor:
         scores = evaluate(predictor, labelled, folder, trained)
     if predictor.world.is_main:
         print(escape_controls(describe_table(labelled.table, labelled.texts)))

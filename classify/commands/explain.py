@@ -33,7 +33,9 @@ def run(arguments: Sequence[str], program: str) -> int:
         raise InputError(f"{program}: expected a text in quotes. Got {'an empty one' if options.text else 'none'}.")
     from classify.prediction.predict import load_classifier
 
-    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+    with load_classifier(
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+    ) as predictor:
         if predictor.texts.pair is None:
             text: Any = " ".join(options.text)
         elif len(options.text) == 2 and all(map(str.strip, options.text)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
-from classify.console import allow_progress
+from classify.console import allow_progress, is_terminal
 from classify.data.source import STANDARD_INPUT
 from classify.errors import InputError, escape_controls
 from classify.launch import device_plan, launcher, spawn
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
     allow_progress(not options.quiet)
     if options.data is None and options.text is None:
-        if sys.stdin is None or sys.stdin.isatty():
+        if sys.stdin is None or is_terminal(sys.stdin):
             raise InputError(f"--data or --text must be given. See {program} --help.")
         options.data = "-"
     if options.data is not None and options.text is not None:
@@ -103,7 +103,9 @@ def _predict_text(options: argparse.Namespace) -> int:
     from classify.data.languages import note_new_languages
     from classify.prediction.predict import load_classifier
 
-    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+    with load_classifier(
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+    ) as predictor:
         probabilities = predictor.probabilities(options.text)
         if not predictor.world.is_main:
             return 0
@@ -137,7 +139,9 @@ def _predict_table(options: argparse.Namespace) -> int:
     from classify.prediction.predict import load_classifier
     from classify.prediction.stream import STANDARD_OUTPUT, predict_table
 
-    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+    with load_classifier(
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+    ) as predictor:
         begin = time.perf_counter()
         notes = predict_table(predictor, table, texts, options.out, columns, resume=options.resume)
     seconds = time.perf_counter() - begin

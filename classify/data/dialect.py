@@ -13,8 +13,8 @@ from typing import Any, AnyStr
 
 from classify.data.names import is_usual
 
-csv.field_size_limit((1 << 31) - 1)  # texts longer than the standard library's 128 Ki characters exist
-
+# Characters of a field; the standard library's limit of 128 Ki is below the longest texts.
+_LONGEST_FIELD = (1 << 31) - 1
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 # Unusual delimiters that sentences and keys have, too.
 _IN_PROSE = ":/#@&=*+<>%$"
@@ -56,6 +56,7 @@ class Dialect:
 
     def reader(self, lines: Iterable[str], *, strict: bool = True) -> Any:
         """Return the standard library's reader for this dialect."""
+        csv.field_size_limit(_LONGEST_FIELD)
         return csv.reader(
             lines,
             delimiter=self.delimiter,

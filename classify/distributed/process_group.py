@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import importlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -23,6 +24,7 @@ from classify.launch.device_plan import DevicePlan, ParallelMode, check_own_devi
 from classify.launch.launcher import Launch, export, hosts_the_store, restart_count, several_machines, take_listener
 
 _PATIENCE_SECONDS = 20.0
+_TIMEOUT = re.compile(r"time(d |-)?out", re.IGNORECASE)
 # Number of process groups formed by this process: a script may train, or load a classifier, more than once.
 _formed = 0
 # A reserved address (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
@@ -50,6 +52,11 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
     """Meet the other ranks and form the default process group; return its store."""
     global _formed
     launch = plan.launch
+    if torch.distributed.is_initialized():
+        raise DeviceError(
+            "this process is already in a process group (torch.distributed.init_process_group); end it first with "
+            "torch.distributed.destroy_process_group(), or train in processes that have formed none."
+        )
     address, port = launch.address or "127.0.0.1", launch.port or 0
     check_master_address(address, port, listens=hosts_the_store(launch))
     interface = interface_towards(address)
@@ -59,7 +66,11 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
         process_settings.set_network_interface(interface)
     assert plan.backend is not None
     _import_backend(plan)
-    with _note_if_slow(f"rank {launch.rank} of {launch.world_size} waits for the others at {address}:{port}"):
+    rank = f"rank {launch.rank} of {launch.world_size}"
+    with (
+        _note_if_slow(f"{rank} waits for the others at {address}:{port}"),
+        _refuse_timeout(f"{rank}: not all ranks came to {address}:{port} within {timeout.total_seconds():g} s"),
+    ):
         store = _open_store(launch, timeout)
         if plan.n_gpu and not plan.backend_spec.in_main_memory:  # else ranks may share a device
             check_own_device(plan, _exchange(store, launch, _identity(plan)))
@@ -103,6 +114,19 @@ def _note_if_slow(what: str) -> Iterator[None]:
             yield
     finally:
         timer.cancel()
+
+
+@contextlib.contextmanager
+def _refuse_timeout(what: str) -> Iterator[None]:
+    """Raise DeviceError where torch stops waiting for a rank in this block."""
+    try:
+        yield
+    except RuntimeError as error:  # DistStoreError and DistNetworkError are such
+        if not _TIMEOUT.search(str(error)):
+            raise
+        raise DeviceError(
+            f"{what} (--ddp-timeout); check that all are started, with the same address and port, and can reach it."
+        ) from None
 
 
 def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:

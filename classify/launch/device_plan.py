@@ -13,7 +13,7 @@ import enum
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from classify.errors import DeviceError, InputError
@@ -93,6 +93,23 @@ def plan_here(
         strategy=strategy,
         backend=backend,
     )
+
+
+def plan_alone(use_cpu: bool, local_rank: int = -1) -> DevicePlan:
+    """Plan one device for this process by itself: the one of its `local_rank` in a job of several, else the current.
+
+    Imports torch.
+    """
+    import torch
+
+    plan = plan_here(use_cpu, -1, "none", environment={})
+    kind, _, index = plan.device.partition(":")
+    accelerator = accelerators.of(kind)
+    if not index or not accelerator.in_torch_accelerator:
+        return plan
+    count = accelerator.count()
+    number = local_rank if 0 <= local_rank < count else torch.accelerator.current_device_index()
+    return replace(plan, device=accelerator.device(number))
 
 
 def plan_devices(

@@ -78,6 +78,8 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
 
     Raises DeviceError if the variables are incomplete or contradict each other or `--local-rank`.
     """
+    if _is_world_of_one(environment, local_rank):
+        return Launch()
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return _read_torch(environment, local_rank)
     if local_rank >= 0 or _local_rank(environment) >= 0:
@@ -101,6 +103,17 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
             "would train alone; let mpiexec start torchrun once per machine."
         )
     return Launch()
+
+
+def _is_world_of_one(environment: Mapping[str, str], local_rank: int) -> bool:
+    """Return whether variables say that this is the only process, and no launcher set all that torch needs.
+
+    Notebooks and frameworks leave RANK=0 and WORLD_SIZE=1, which say nothing about a device.
+    """
+    alone = environment.get("WORLD_SIZE") == "1" and environment.get("RANK", "0") == "0"
+    needed = {"RANK", "MASTER_ADDR", "MASTER_PORT"}
+    placed = max(_local_rank(environment), local_rank) >= 0
+    return alone and not (placed and needed <= environment.keys())
 
 
 def _local_rank(environment: Mapping[str, str]) -> int:
@@ -351,6 +364,11 @@ def take_listener() -> int | None:
 def is_launched() -> bool:
     """Return whether a launcher started this process."""
     return _place().local_rank >= 0
+
+
+def local_rank() -> int:
+    """Return this process's number on its machine, which chooses its device; -1 without a launcher."""
+    return _place().local_rank
 
 
 def is_main_process() -> bool:

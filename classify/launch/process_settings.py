@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import ctypes
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from classify.launch.launcher import Launch, available_cores
@@ -17,6 +19,13 @@ _MMAP_THRESHOLD = (-3, 32 << 20)
 # Variables that change where and how fast a run computes.
 _REPORTED = (
     "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+)  # fmt: skip
+# Process in which training or prediction has computed last; a forked one inherits its parent's.
+_computing_process: int | None = None
+# Variables that a training sets for the libraries it calls.
+_SET_BY_TRAINING = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
 )  # fmt: skip
 
 
@@ -72,6 +81,48 @@ def prepare_process() -> None:
     limit_spinning(os.environ)
     # c10d warns of each peer whose name cannot be resolved.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # By default tokenizers use one core after a fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def prepare_threads() -> None:
+    """Compute with one thread in a process that was forked from one that has computed. Imports torch.
+
+    OpenMP's threads do not survive a fork, and the forked process would wait for them for ever.
+    """
+    global _computing_process
+    import torch
+
+    if _computing_process not in (None, os.getpid()):
+        torch.set_num_threads(1)
+    _computing_process = os.getpid()
+
+
+@contextlib.contextmanager
+def preserve_settings() -> Iterator[None]:
+    """Restore after this block what a training sets in its caller's process.
+
+    That are variables, the number of threads, the precision of products, the state of torch's random numbers, and the
+    longest field that `csv` reads. Imports torch.
+    """
+    import torch
+
+    variables = {name: os.environ.get(name) for name in _SET_BY_TRAINING}
+    threads, products, longest = torch.get_num_threads(), torch.get_float32_matmul_precision(), csv.field_size_limit()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for name, value in variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        csv.field_size_limit(longest)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if torch.get_float32_matmul_precision() != products:
+            torch.set_float32_matmul_precision(products)
 
 
 def share_cores(launch: Launch) -> int | None:
@@ -80,11 +131,6 @@ def share_cores(launch: Launch) -> int | None:
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     return threads
-
-
-def tokenize_in_threads() -> None:
-    """Let tokenizers use all cores, also after a fork, unless the user set TOKENIZERS_PARALLELISM."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def set_network_interface(interface: str) -> None:

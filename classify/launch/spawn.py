@@ -5,13 +5,16 @@ Their store listens on loopback only. This process does not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -115,23 +118,26 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
 
     Returns the exit code of the first that failed, negative where a signal ended it, or 0.
     """
-    code, forwarded = 0, 0
+    code, forwarded, count = 0, 0, 0
+    ended = queue.SimpleQueue[int]()
+    for worker in workers:
+        threading.Thread(target=_put_exit_code, args=(worker, ended), daemon=True).start()
     ends_at = killed_at = math.inf
     while True:
-        codes = [worker.poll() for worker in workers]
-        failed = next(filter(None, codes), 0)
-        running = [worker for worker, status in zip(workers, codes, strict=True) if status is None]
-        code = code or failed
-        if not running:
+        with contextlib.suppress(queue.Empty):
+            ending = ended.get(timeout=_POLL_SECONDS)
+            code, count = code or ending, count + 1
+        if count == len(workers):
             return code
+        running = [worker for worker in workers if worker.poll() is None]
         now = time.monotonic()
         numbers = list(received[forwarded:])
         forwarded += len(numbers)
         if numbers and killed_at == math.inf:
             killed_at = now + _SAVING_SECONDS
-        if failed and ends_at == math.inf:
-            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if failed in _RAISED_BY_ALL else 0.0)
-        elif failed and numbers:  # another signal
+        if code and ends_at == math.inf:
+            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if code in _RAISED_BY_ALL else 0.0)
+        elif code and numbers:  # another signal
             ends_at = now
         if now >= ends_at:
             numbers.append(signal.SIGTERM)
@@ -143,7 +149,10 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
         for worker in running:
             for number in numbers:
                 worker.send_signal(number)
-        time.sleep(_POLL_SECONDS)
+
+
+def _put_exit_code(worker: subprocess.Popen[bytes], ended: queue.SimpleQueue[int]) -> None:
+    ended.put(worker.wait())
 
 
 def _exit_code(code: int, received: Sequence[int]) -> int:

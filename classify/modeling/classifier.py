@@ -98,9 +98,6 @@ class Classifier(nn.Module):
         Packed batches are not padded with BatchNorm, whose statistics would include padding.
         """
         self.precision = precision
-        products = "high" if precision.name == "tf32" else "highest"
-        if torch.get_float32_matmul_precision() != products:  # setting it warns, in builds for CUDA
-            torch.set_float32_matmul_precision(products)
         accelerator, has_norms = accelerators.of(precision.device_type), bool(batch_norm.layers(self.model))
         by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
         pads = accelerator.limits_micro_batch_tokens and by_onednn and not has_norms

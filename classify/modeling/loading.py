@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,6 @@ from classify.data import tokenize
 from classify.data.tokenize import Tokens
 from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
-from classify.launch import process_settings
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
@@ -29,13 +31,30 @@ _SHOWN = 3
 _LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
 
 
-def quiet_libraries() -> None:
-    """Disable transformers' progress bars and warnings."""
-    process_settings.tokenize_in_threads()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Disable transformers' progress bars and warnings in this block."""
+    settings = transformers.utils.logging
+    verbosity, has_bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity_error()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        settings.set_verbosity(verbosity)
+        if has_bars:
+            settings.enable_progress_bar()
 
 
+@contextlib.contextmanager
+def _load_quietly() -> Iterator[None]:
+    """Disable transformers' output, which fails where standard output was replaced by an object without `isatty`."""
+    replaced = sys.stdout is not None and not hasattr(sys.stdout, "isatty")
+    with quiet_libraries(), contextlib.redirect_stdout(io.StringIO()) if replaced else contextlib.nullcontext():
+        yield
+
+
+@_load_quietly()
 def load_pretrained(
     folder: ModelFolder,
     labels: Sequence[str],
@@ -52,7 +71,6 @@ def load_pretrained(
     is that of transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the
     weights do not fit it.
     """
-    quiet_libraries()
     torch.manual_seed(seed)
     try:
         config = _load_config(
@@ -88,6 +106,13 @@ def load_pretrained(
             f"--model {folder.name}: the classifier of the architecture {folder.config['model_type']!r} reads a text's "
             "last token, as decoders do; give a BERT-like model, which reads the first."
         )
+    try:
+        model.get_input_embeddings()
+    except NotImplementedError:
+        raise InputError(
+            f"--model {folder.name}: the architecture {folder.config['model_type']!r} has no table of word embeddings, "
+            "as those that read characters; give a BERT-like model."
+        ) from None
     _check_weights(folder.name, model.base_model_prefix, loading)
     unread = sorted(key for key in loading["unexpected_keys"] if _LAYER.search(key))
     if folder.wrapped:  # transformers would save renamed weights under the old names
@@ -126,9 +151,9 @@ def _from_pretrained(folder: ModelFolder, **values: Any) -> Any:
     )
 
 
+@_load_quietly()
 def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
     """Create the stock model of a folder for `labels` without weights (on the meta device)."""
-    quiet_libraries()
     config = _load_config(folder, num_labels=len(labels))
     with torch.device("meta"):
         model = transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
@@ -137,9 +162,9 @@ def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
     return model
 
 
+@_load_quietly()
 def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
     """Load a classifier that this program saved. Raises InputError if weights are missing."""
-    quiet_libraries()
     model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )

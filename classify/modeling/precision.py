@@ -23,8 +23,8 @@ from classify.modeling.kernels.linear import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
-# The setting before `full_precision`, once for each thread inside it.
-_inside: list[str] = []
+# The setting before `fp32_products`, once for each thread inside it, by the setting inside.
+_inside: dict[str, list[str]] = {"highest": [], "high": []}
 _LOCK = threading.Lock()
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,10 +50,15 @@ class Precision:
         """Return the context of a forward pass with weights in fp32."""
         rounds = self.rounds and (training or self.for_scores)
         if self.name == "tf32" and not rounds:
-            return full_precision()
+            return fp32_products("highest")
         if self.half_dtype is None or not rounds:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half_dtype)
+
+    @property
+    def products(self) -> str:
+        """Return torch's setting for products of fp32 numbers."""
+        return "high" if self.name == "tf32" else "highest"
 
     @property
     def rounds(self) -> bool:
@@ -79,19 +84,20 @@ FP32 = Precision("fp32", None, "the default", "cpu")
 
 
 @contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute products of fp32 numbers in fp32 inside, even if the run uses tf32."""
+def fp32_products(setting: str) -> Iterator[None]:
+    """Compute products of fp32 numbers as `setting` says in this block: "highest" in fp32, "high" in tf32."""
+    inside = _inside[setting]
     with _LOCK:  # the setting is the process's: the first thread sets it, the last restores it
-        before = _inside[0] if _inside else torch.get_float32_matmul_precision()
-        _inside.append(before)
-        if before != "highest":  # setting it warns, in builds for CUDA
-            torch.set_float32_matmul_precision("highest")
+        before = inside[0] if inside else torch.get_float32_matmul_precision()
+        inside.append(before)
+        if before != setting:  # setting it warns, in builds for CUDA
+            torch.set_float32_matmul_precision(setting)
     try:
         yield
     finally:
         with _LOCK:
-            _inside.pop()
-            if not _inside and before != "highest":
+            inside.pop()
+            if not inside and before != setting:
                 torch.set_float32_matmul_precision(before)
 
 

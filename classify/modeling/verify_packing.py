@@ -17,7 +17,7 @@ from classify.distributed.world import World
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.cls_hooks import find_encoder
-from classify.modeling.precision import full_precision
+from classify.modeling.precision import fp32_products
 
 # In fp32 packed and padded texts differ by rounding only, below 1e-5 of the difference between texts.
 _ROUNDING = 1e-3
@@ -93,7 +93,7 @@ def _packed_differences(
     classifier.eval()
     try:
         classifier.use_packing(False)
-        with full_precision():
+        with fp32_products("highest"):
             exact = _outputs(classifier, tokens, alone, device, training)
         rounded = outputs(alone) if precision.rounds else exact
         classifier.use_packing(True)

@@ -27,7 +27,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     from classify.prediction.predict import load_classifier
 
     # Words are ranked alike in half precision, in half the time.
-    with load_classifier(str(folder), use_cpu=use_cpu, precision="fastest", alone=True) as predictor:
+    with load_classifier(str(folder), use_cpu=use_cpu, precision="fastest") as predictor:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))

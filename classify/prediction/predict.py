@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -23,12 +23,12 @@ from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_local_logits, compute_logits
-from classify.launch import launcher
-from classify.launch.device_plan import plan_here
+from classify.launch import launcher, process_settings
+from classify.launch.device_plan import plan_alone, plan_here
 from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import load_trained, quiet_libraries
-from classify.modeling.precision import for_prediction
+from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings, trained_texts
 from classify.modeling.verify_packing import verify_packing
 from classify.tasks.base import Task
@@ -89,7 +89,8 @@ class Predictor:
         """
         self._check_ids(tokens)
         self._prepare(tokens)
-        return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
+        with self._settings():
+            return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
 
     def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
         """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenizes and computes a shard.
@@ -103,7 +104,8 @@ class Predictor:
             tokens = self.tokenize(first[rank::count], None if second is None else second[rank::count])
             self._check_ids(tokens)
         self._prepare(tokens)
-        local = compute_local_logits(self.classifier, tokens, self.world)
+        with self._settings():
+            local = compute_local_logits(self.classifier, tokens, self.world)
         gathered = self.world.gather(local.to(self.world.device)).cpu().numpy()
         result = np.empty_like(gathered)
         result[np.concatenate([np.arange(rank, len(first), count) for rank in range(count)])] = gathered
@@ -124,7 +126,7 @@ class Predictor:
         """
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
-        with self._preparing:  # threads share the classifier; the first call prepares it
+        with self._preparing, self._settings():  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)
                 verify_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
@@ -147,9 +149,19 @@ class Predictor:
         tokens = self.tokenize(first, second)
         self._check_ids(tokens)
         self._prepare(tokens)
-        return explain(
-            self.classifier, self.tokenizer, [*first, *(second or [])], tokens, output, self.world.device, steps
-        )
+        with self._settings():
+            return explain(
+                self.classifier, self.tokenizer, [*first, *(second or [])], tokens, output, self.world.device, steps
+            )
+
+    @contextlib.contextmanager
+    def _settings(self) -> Iterator[None]:
+        """Compute on this predictor's device, in its precision; the process's own settings are restored."""
+        device = self.world.device
+        process_settings.prepare_threads()
+        index = device.index if self.world.accelerator.in_torch_accelerator else None
+        with torch.accelerator.device_index(index), fp32_products(self.classifier.precision.products):
+            yield
 
 
 def _as_texts(texts: Iterable[str]) -> list[str]:
@@ -188,13 +200,16 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
     return first, second
 
 
-def start_world(use_cpu: bool, *, alone: bool = False) -> World:
-    """Set up the device of this process and, under a launcher and unless `alone`, the process group."""
-    if alone or not launcher.is_launched():
-        plan = plan_here(use_cpu, -1, "none", environment={})
-    else:
-        plan = plan_here(use_cpu, local_rank=-1)
+def start_world(use_cpu: bool) -> World:
+    """Set up this process's device and, behind a launcher, the process group."""
+    plan = plan_here(use_cpu, local_rank=-1) if launcher.is_launched() else plan_alone(use_cpu)
     return start(plan, torch.device(plan.device))
+
+
+def _make_local_world(use_cpu: bool) -> World:
+    """Return the world of this process alone; its device, process group and threads stay as they are."""
+    plan = plan_alone(use_cpu, launcher.local_rank())
+    return World(plan, torch.device(plan.device))
 
 
 def _load_tokenizer(folder: str) -> Any:
@@ -209,20 +224,22 @@ def _load_tokenizer(folder: str) -> Any:
         ) from None
 
 
-def load_classifier(folder: str, *, use_cpu: bool = False, precision: str = "auto", alone: bool = False) -> Predictor:
+@quiet_libraries()
+def load_classifier(
+    folder: str, *, use_cpu: bool = False, precision: str = "auto", distributed: bool = False
+) -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`.
 
-    Behind a launcher the texts are sharded: each process calls `probabilities` with the same texts, gets all results,
-    and closes the predictor, or uses it as a context manager. With `alone` this process predicts by itself. Raises
-    InputError if it is not a result folder.
+    This process predicts by itself, also in a job of several. With `distributed` the processes that a launcher started
+    form a group and share the texts: each calls `probabilities` with the same texts, gets all results, and closes the
+    predictor, or uses it as a context manager. Raises InputError if it is not a result folder.
     """
-    quiet_libraries()
-    with contextlib.nullcontext() if alone else launcher.forward_errors(lambda: start_world(use_cpu)):
+    with launcher.forward_errors(lambda: start_world(use_cpu)) if distributed else contextlib.nullcontext():
         settings = read_settings(folder)
         task = trained_task(folder)
         tokenizer = _load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
-    world = start_world(use_cpu, alone=alone)
+    world = start_world(use_cpu) if distributed else _make_local_world(use_cpu)
     try:
         world.raise_if_any_rank_failed(None)
         if world.distributed:  # the fingerprint reads the whole model

@@ -39,12 +39,12 @@ _LISTED = 1000
 _CONTRASTIVE_STEPS, _SCORED_ROWS, _BASELINE_ROWS = 5, 256, 500
 
 
+@quiet_libraries()
 def inspect_run(config: RunConfig) -> Report:
     """Inspect a run's tables without training on them. Raises InputError where a run would not begin.
 
     A model that cannot read the texts is noted, and no time is measured then.
     """
-    quiet_libraries()
     inputs = check(config)
     splits, cap = inputs.splits, inputs.model.max_length
     report = inspect.inspect_splits(splits, listed=_LISTED)

@@ -62,10 +62,9 @@ def train(
     Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
     Interrupted (a signal came; the run was saved).
     """
-    if rank is not None or world_size is not None or init_method is not None:
-        if rank is None or world_size is None or init_method is None:
-            raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
-        launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
+    place = (rank, world_size, init_method)
+    if any(value is None for value in place) and any(value is not None for value in place):
+        raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
     if config.plan:
         raise InputError("plan is for the command line: train always trains; drop it.")
     if config.training.nproc is not None and not launcher.is_nproc_worker():
@@ -79,14 +78,17 @@ def train(
             "train: another training runs in this process; wait for it to end, or start a process for each training."
         )
     try:
-        return _train(config, inputs, started or time.time())
+        with quiet_libraries():
+            if rank is not None and world_size is not None and init_method is not None:
+                launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
+                _ = config.training.device_plan  # the caller may ask for its place later
+            return _train(config, inputs, started or time.time())
     finally:
         _TRAINING.release()
 
 
 def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
     """Check, tokenize, form the process group, run."""
-    quiet_libraries()
     configure(config.training)
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)

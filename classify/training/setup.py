@@ -29,6 +29,7 @@ from classify.data.tokenize import (
 )
 from classify.decision import Decision
 from classify.distributed.batch_norm import describe_synchronization
+from classify.distributed.memory import out_of_memory
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
@@ -49,6 +50,9 @@ from classify.training.inputs import RunInputs
 from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy, make_strategy
 from classify.training.terminal import log, log_detail
+
+# Characters of a library's error that a message quotes.
+_SHOWN = 120
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,16 @@ def load_classifier(
         check_ids(tokens, tokenizer, classifier.model, config.model.name)
     classifier.compact_vocabulary(list(texts), tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
     freeze(classifier.model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
-    unused = freeze_unused(classifier, texts[0], int(train.rows[0]))
+    try:
+        unused = freeze_unused(classifier, texts[0], int(train.rows[0]))
+    except Exception as error:  # the first text that the model sees
+        if out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_SHOWN]}"
+        raise InputError(
+            f"--model {config.model.name}: the architecture {classifier.model.config.model_type!r} cannot read a text "
+            f"({reason}); give a BERT-like model."
+        ) from error
     if config.model.lora:
         classifier.add_adapters(config.model.lora_rank, config.model.lora_alpha)
     if config.training.gradient_checkpointing:
@@ -335,6 +348,8 @@ def configure_precision(
     elif automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
         packed = choose_cpu_precision(classifier.hidden_size)
     classifier.set_precision(packed)
+    if torch.get_float32_matmul_precision() != packed.products:  # setting it warns, in builds for CUDA
+        torch.set_float32_matmul_precision(packed.products)
     rows = inputs.splits.train.rows
     packing = verify_packing(classifier, tokens, rows, world, inputs.config.model.packing)
     if not classifier.packed:

@@ -46,7 +46,9 @@ def choose_trackers(report_to: str) -> tuple[str, ...]:
 
 
 def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    """Return whether a package is installed; a folder of that name, as trackers write, has no code."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 class Tracker:

@@ -336,3 +336,14 @@ def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "ValueError: this rank is broken" in done.stderr
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_that_never_comes(rank: str, table: Path, model_folder: Path, tmp_path: Path) -> None:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    flags = words(table, model_folder, "--ddp-timeout", "3")
+    done = run(tmp_path, "run_classify.py", *flags, **place, MASTER_PORT=str(free_port()))
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"error: rank {rank} of 2: not all ranks came to 127.0.0.1:")
+    assert "--ddp-timeout" in last

@@ -172,7 +172,7 @@ def test_a_script_that_trains_twice(
         "    folder = classify.train(config.replace(seed=seed))\n"
         "    assert json.loads((folder / 'run.json').read_text())['status'] == 'finished', 'not yet written'\n"
         "for _ in range(2):\n"
-        "    with classify.load_classifier('runs/my-1', use_cpu=True) as classifier:\n"
+        "    with classify.load_classifier('runs/my-1', use_cpu=True, distributed=True) as classifier:\n"
         "        assert classifier.probabilities(['card']).shape == (1, 3)\n"
     )
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

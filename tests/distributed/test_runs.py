@@ -150,7 +150,7 @@ def test_every_task_is_predicted_by_several_processes_as_by_one(name: str, model
 
 def count_own_rows(folder: Path, texts: list[str]) -> None:
     """Each rank computes some of the texts, and all together each text once."""
-    with classify.load_classifier(str(folder), use_cpu=True) as classifier:
+    with classify.load_classifier(str(folder), use_cpu=True, distributed=True) as classifier:
         own: list[int] = []
         collate = classifier.classifier.batch
         classifier.probabilities(texts[:2])  # the check of packing computes texts on every rank

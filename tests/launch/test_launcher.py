@@ -63,11 +63,34 @@ def test_mpirun_under_slurm_is_not_srun(rank: int) -> None:
 
 def test_a_local_rank_of_minus_one_is_none() -> None:
     assert launcher.read_launch({"LOCAL_RANK": "-1"}) == launcher.Launch()
-    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     with pytest.raises(DeviceError, match="LOCAL_RANK is not; it chooses the device"):
         launcher.read_launch({**place, "LOCAL_RANK": "-1"})
     with pytest.raises(DeviceError, match="LOCAL_WORLD_SIZE=0: expected the number of processes"):
         launcher.read_launch({**place, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "0"})
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "1"},
+        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"},
+        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+        {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+    ],
+)
+def test_a_world_of_one_needs_no_launcher(place: dict[str, str]) -> None:
+    """Notebooks and frameworks leave such variables; torchrun's one process has all of them."""
+    assert launcher.read_launch(place) == launcher.Launch()
+
+
+@pytest.mark.parametrize("place", [{"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_other_worlds_need_all_variables(place: dict[str, str]) -> None:
+    with pytest.raises(DeviceError):
+        launcher.read_launch(place)
+    whole = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert launcher.read_launch(whole).local_rank == 0
 
 
 @pytest.mark.parametrize(

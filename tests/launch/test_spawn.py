@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -90,3 +91,17 @@ def test_who_does_not_leave_is_ended_after_the_others(
     start(workers, SAVING, stuck)
     assert spawn._wait(workers, [2]) == 130
     assert workers[1].returncode == -15
+
+
+def test_the_exit_code_is_that_of_the_first_to_fail(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Rank 0 ends a few milliseconds after rank 1, whose end it notices."""
+    first, second = os.pipe(), os.pipe()
+    code = "import sys; print(flush=True); sys.stdin.read(); raise SystemExit({})"
+    for stdin, number, passed in ((first[0], 1, ()), (second[0], 2, (first[1],))):
+        command = [sys.executable, "-c", code.format(number)]
+        workers.append(subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, pass_fds=passed))
+        assert workers[-1].stdout is not None
+        workers[-1].stdout.readline()
+    for descriptor in (*first, *second):
+        os.close(descriptor)
+    assert spawn._wait(workers, []) == 2

@@ -21,7 +21,9 @@ from classify.modeling.loading import checkpoint_activations, freeze, freeze_unu
 from classify.modeling.memory_estimate import layer_count
 from classify.modeling.precision import choose_precision
 from classify.modeling.verify_packing import verify_packing
+from classify.training.run import train
 from tests.support import tiny
+from tests.support.runs import make_config
 
 KINDS = list(tiny.configurations())
 PADDED = {"deberta", "eurobert"}
@@ -308,3 +310,22 @@ def test_a_run_of_each_architecture_gives_a_stock_folder(
     for row in rows:
         for score in ask([row["text"]])[0]:
             assert score["score"] == pytest.approx(float(row[f"prob_{score['label']}"]), abs=1e-4)
+
+
+def test_a_model_of_characters_is_refused(tmp_path: Path) -> None:
+    """CANINE hashes characters; there is no table of embeddings to look ids up in."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.CanineConfig(**sizes, max_position_embeddings=256, num_hash_buckets=128)
+    transformers.CanineModel(config).save_pretrained(tmp_path)
+    tiny.make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="architecture 'canine' has no table of word embeddings"):
+        load_pretrained(resolve_model(str(tmp_path)), ["a", "b"], seed=0, pad_token_id=0)
+
+
+def test_a_model_that_cannot_read_a_text_is_refused(table: Path, tmp_path: Path) -> None:
+    """T5's decoder wants a token to begin with, which this one has not."""
+    config = transformers.T5Config(vocab_size=128, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
+    transformers.T5Model(config).save_pretrained(tmp_path / "m")
+    tiny.make_tokenizer().save_pretrained(tmp_path / "m")
+    with pytest.raises(InputError, match=r"architecture 't5' cannot read a text \(.*; give a BERT-like model"):
+        train(make_config(tmp_path / "m", table, tmp_path / "out"))

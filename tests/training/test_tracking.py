@@ -171,3 +171,12 @@ def test_which_trackers_are_known() -> None:
         choose_trackers("tensorboard,paper")
     with pytest.raises(InputError, match="the package wandb is not installed; pip install wandb"):
         choose_trackers("wandb")
+
+
+def test_a_folder_is_not_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trackers write a folder of their name into the working directory."""
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="--report-to wandb"):
+        choose_trackers("wandb")
+    assert "wandb" not in choose_trackers("all")
