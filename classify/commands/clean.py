@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
@@ -22,6 +23,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument("--apply", metavar="FILE", help="suspects.csv in the folder of a run")
     parser.add_argument("--data", metavar="FILE", help="the table (default: that of the run)")
     parser.add_argument("--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
+    flags.add_overwrite(parser)
     return parser
 
 
@@ -50,7 +52,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         no_header=bool(stored.get("no_header")),
     )
     table = read_table(data, options=reading)
-    check_out(options.out, [data, options.apply], len(table), len(table.columns))
+    check_out(options.out, [data, options.apply], len(table), len(table.columns), overwrite=options.overwrite)
     if options.data is None and table.sha256 != sha256:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
     if label_column not in table.columns:

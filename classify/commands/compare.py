@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 from classify.prediction.inputs import check_file
@@ -19,6 +20,7 @@ def make_parser(program: str) -> Parser:
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="output folders of classify train or evaluate")
     parser.add_argument("--html", metavar="FILE", help="also write the comparison as an HTML page")
+    flags.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -28,7 +30,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     if len(options.folders) < 2:
         raise InputError(f"{program}: expected two folders or more. Got {len(options.folders)} instead.")
     if options.html is not None:
-        check_file(options.html, "--html")
+        check_file(options.html, "--html", overwrite=options.overwrite)
     from classify.report.comparison import compare
     from classify.report.page import write_comparison
 

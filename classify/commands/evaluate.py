@@ -26,7 +26,9 @@ def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Score a trained classifier on a table with labels.")
     flags.add_model(parser)
     flags.add_table(parser)
-    parser.add_argument("--label-column", metavar="COLUMN", help="label column (default: as in training)")
+    parser.add_argument(
+        "--label-column", metavar="COLUMN", action="join", help="label column (default: as in training)"
+    )
     parser.add_argument(
         "--output-dir",
         metavar="DIR",

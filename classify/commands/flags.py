@@ -7,7 +7,7 @@ import argparse
 from classify.config.fields import above, between, parse
 from classify.config.parser import Parser
 from classify.data.formats.base import ReadOptions
-from classify.data.source import STANDARD_INPUT
+from classify.data.source import reads_stream
 from classify.errors import InputError
 from classify.launch import launcher
 
@@ -32,17 +32,26 @@ OF_TABLES = ("encoding", "sheet", "no_header", "text_column", "text_pair_column"
 def add_table(parser: Parser) -> None:
     """Add the flags of a table and its text columns."""
     parser.add_argument(
-        "--data", metavar="FILE", help="the table, in any format that training reads; - is standard input"
+        "--data",
+        metavar="FILE",
+        action="join",
+        nargs="+",
+        help="the table, in any format that training reads; several become one; - is standard input",
     )
     parser.add_argument("--encoding", metavar="NAME", help="its encoding (default: auto-detected)")
     parser.add_argument("--sheet", metavar="NAME", help="sheet of an Excel workbook (default: the first)")
     parser.add_argument("--no-header", action="store_true", help="no header row; columns are column_1, ...")
-    parser.add_argument("--text-column", metavar="COLUMN", help="text column (default: as in training)")
+    parser.add_argument("--text-column", metavar="COLUMN", action="join", help="text column (default: as in training)")
     parser.add_argument(
         "--text-pair-column",
         metavar="COLUMN",
         help="column of the second text, for text pairs (default: as in training)",
     )
+
+
+def add_overwrite(parser: Parser) -> None:
+    """Add the flag that lets a command replace a file."""
+    parser.add_argument("--overwrite", action="store_true", help="replace the output file if it exists")
 
 
 def read_options(options: argparse.Namespace) -> ReadOptions:
@@ -62,5 +71,5 @@ def count(text: str, flag: str) -> int:
 
 def check_standard_input(data: str) -> None:
     """Raise InputError where several processes would read standard input."""
-    if data == STANDARD_INPUT and launcher.is_launched():
-        raise InputError("--data -: only one of several processes can read standard input; give a file.")
+    if reads_stream(data) and launcher.is_launched():
+        raise InputError(f"--data {data}: only one of several processes can read a stream; give a file.")

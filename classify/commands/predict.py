@@ -7,13 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.console import allow_progress, is_terminal
-from classify.data.source import STANDARD_INPUT
+from classify.data.source import reads_stream
 from classify.errors import InputError, escape_controls
 from classify.launch import device_plan, launcher, spawn
 
@@ -34,6 +35,7 @@ def make_parser(program: str) -> Parser:
         metavar="FILE",
         help=f"output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
     )
+    flags.add_overwrite(parser)
     parser.add_argument("--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
     parser.add_argument(
         "--min-confidence", metavar="FLOAT", help="add the column accepted: true if the confidence is at least this"
@@ -74,7 +76,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _count_processes(options: argparse.Namespace) -> int:
     """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
-    if options.text is not None or options.data == STANDARD_INPUT:
+    if options.text is not None or reads_stream(options.data):
         raise InputError("--nproc works only with a file; give it with --data.")
     nproc = "gpu" if options.nproc == "gpu" else flags.count(options.nproc, "--nproc")
     spawn.check_count(nproc, launcher.read_launch(os.environ))
@@ -87,7 +89,7 @@ def _check_text(options: argparse.Namespace) -> None:
         raise InputError("--text is given several times; give one text, or a table of them with --data.")
     if not options.text[0].strip():
         raise InputError("--text: expected a text. Got an empty one instead.")
-    of_tables = ("out", "min_confidence", "min_precision", "resume", "excel_safe", "exact", *flags.OF_TABLES)
+    of_tables = ("out", "min_confidence", "min_precision", "overwrite", "resume", "excel_safe", "exact", *flags.OF_TABLES)
     unused = [f"--{name.replace('_', '-')}" for name in of_tables if getattr(options, name) not in (None, False, "-")]
     if unused:
         raise InputError(
@@ -122,7 +124,7 @@ def _predict_text(options: argparse.Namespace) -> int:
 
 
 def _predict_table(options: argparse.Namespace) -> int:
-    from classify.prediction.inputs import check_prediction
+    from classify.prediction.inputs import check_prediction, partial_path
 
     with forward_prediction_errors(use_cpu=options.cpu):
         flags.check_standard_input(options.data)
@@ -134,6 +136,7 @@ def _predict_table(options: argparse.Namespace) -> int:
             options.text_column,
             flags.read_options(options),
             options.text_pair_column,
+            overwrite=options.overwrite or (options.resume and partial_path(Path(options.out).resolve()).exists()),
         )
     from classify.prediction.inputs import describe_table
     from classify.prediction.predict import load_classifier

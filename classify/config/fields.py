@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import re
 import typing
 from collections.abc import Callable
@@ -60,15 +61,18 @@ def option(
     learning: bool = False,
     switch: tuple[str, str] | None = None,
     metavar: str = "NAME",
+    several: bool = False,
 ) -> Any:
     """Declare a dataclass field that is an option of the program.
 
     `flags` are its names on the command line; the help shows the first. A resumed run reports changed `learning`
     options. `switch` holds the values for true and false: YAML reads `off` as false, a flag without a value is true.
-    `metavar` names the value in the help.
+    `metavar` names the value in the help. `several` values, of one flag or of a flag that is given again, are joined by
+    commas.
     """
     metadata = {
-        "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar
+        "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar,
+        "several": several,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -143,9 +147,8 @@ def _as_kind(kind: Any, raw: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         return raw if isinstance(raw, str) and raw in typing.get_args(kind) else None
     if kind is str:
-        return (
-            str(raw) if isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != "" else None
-        )
+        is_text = isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != ""
+        return expand_home(str(raw)) if is_text else None
     if kind in (int, float):
         return _as_number(kind, raw)
     return None
@@ -158,6 +161,16 @@ def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
     if type(raw) is int and raw in (0, 1) and not or_name:
         return bool(raw)
     return raw if isinstance(raw, bool) else None
+
+
+def expand_home(text: str) -> str:
+    """Return a path with the home folder in place of ~, which a shell leaves in --data=~/my.csv; other texts as is."""
+    return os.path.expanduser(text) if text.startswith("~/") else text
+
+
+def split_paths(paths: str) -> list[str]:
+    """Return the paths of a list with commas between; a file that exists is one, commas and all."""
+    return [paths] if Path(paths).exists() else [path.strip() for path in paths.split(",")]
 
 
 def _as_number(kind: type, raw: Any) -> int | float | None:

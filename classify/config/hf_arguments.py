@@ -48,9 +48,13 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "project": ("huggingface",),
 }
 
-_UPLOAD = "train first, then upload the output folder: hf upload NAME OUTPUT_DIR"
+_UPLOAD = (
+    "train first, then upload the model alone, since the output folder holds texts, too: hf upload NAME OUTPUT_DIR "
+    "--include model.safetensors --include config.json --include classify.json --include 'tokenizer*' "
+    "--include README.md"
+)
 _EVALUATES = "a run evaluates after each epoch; remove this flag (--save-steps adds checkpoints in between)"
-_TABLES = "name the data set and its configuration with --data, as in --data nyu-mll/glue:mrpc"
+_TABLES = "name the data set and its configuration with --data, as in --data hub:nyu-mll/glue:mrpc"
 _ADAMW = "the optimizer is AdamW; remove this flag"
 _SPLITS = "name the column with the split of each row: --split-column"
 _FSDP = "--strategy fsdp shards weights, gradients and optimizer state over the processes"
@@ -189,8 +193,8 @@ def has_no_effect(name: str, raw: Any) -> bool:
 
 def to_value(field: str, raw: Any) -> Any:
     """Return the value of a field as this program writes it."""
-    if isinstance(raw, list) and field == "report_to":
-        return ",".join(map(str, raw)) or "none"
+    if raw == [] and field == "report_to":
+        return "none"
     if isinstance(raw, str) and field == "metric_for_best_model":
         name = raw.removeprefix("eval_")
         return "mcc" if name == "matthews_correlation" else name

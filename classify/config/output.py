@@ -53,5 +53,5 @@ class OutputConfig:
     json: bool = option(False, "print JSON lines: decisions, training log, result", "--json")
     logging_steps: int = option(10, "steps between lines of train_log.jsonl", "--logging-steps", check=above(0))
     report_to: str = option(
-        "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard if installed", "--report-to"
+        "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard if installed", "--report-to", several=True
     )

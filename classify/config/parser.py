@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from classify.config import hf_arguments, sagemaker
 from classify.config.devices import DeviceConfig
-from classify.config.fields import as_switch, choices, shown_name
+from classify.config.fields import as_switch, choices, expand_home, shown_name
 from classify.config.output import OutputConfig
 from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
@@ -48,11 +48,36 @@ _ALIKE = 0.74
 _FOREIGN = "foreign:"
 
 
+class _StoreOnce(argparse._StoreAction):
+    """Store a value; raise InputError where the flag is given again with another."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest, None)
+        if option_string is not None and before not in (None, self.default, values):
+            raise InputError(f"{option_string} is given twice ({before} and {values}); give it once.")
+        setattr(namespace, self.dest, values)
+
+
+class _Join(argparse.Action):
+    """Join the values of a flag that is given several times, or has several, with commas."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest, None)
+        added = [values] if isinstance(values, str) else values
+        setattr(namespace, self.dest, ",".join([*([] if before is None else [before]), *added]))
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse without usage text, abbreviations and exit; with the flag --debug, which `cli` reads."""
+    """argparse without usage text, abbreviations and exit; with the flag --debug, which `cli` reads.
+
+    A flag that is given twice is refused; with the action "join" its values are a list with commas.
+    """
 
     def __init__(self, *, debug: bool = True, **kwargs: Any):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        for action in (None, "store"):
+            self.register("action", action, _StoreOnce)
+        self.register("action", "join", _Join)
         if debug:
             self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -75,6 +100,9 @@ class Parser(argparse.ArgumentParser):
     def parse(self, words: Sequence[str], required: Sequence[str] = ()) -> argparse.Namespace:
         """Parse all words. Raises InputError with every unknown word and missing `required` flag."""
         options, unknown = self.parse_known_args(words)
+        for name, value in vars(options).items():
+            if isinstance(value, str):
+                setattr(options, name, expand_home(value))
         faults = unknown_words(unknown, self)
         missing = [name for name in required if not getattr(options, name)]
         faults += [f"--{name.replace('_', '-')} must be given. See {self.prog} --help." for name in missing]
@@ -148,8 +176,9 @@ def _add(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> None:
         arguments["metavar"] = "{" + ",".join(choices(hint)) + "}" if choices(hint) else _metavar(spec, hint)
         if spec.metadata["switch"] or name == "resume_from_checkpoint":
             arguments |= {"nargs": "?", "const": True}
-        elif name == "report_to":  # the scripts take several words
-            arguments["nargs"] = "+"
+        elif spec.metadata["several"]:
+            arguments["action"] = "join"
+            arguments["nargs"] = None if "column" in name else "+"
     group.add_argument(flags[0], help=_help(spec) if shown else argparse.SUPPRESS, **arguments)
     if flags[1:]:
         group.add_argument(*flags[1:], help=argparse.SUPPRESS, **arguments)
@@ -206,7 +235,7 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     values = _merge(explicit, values)
     sources |= _from_container(values, faults)
     names = {name: text for name, text in names.items() if name not in explicit}
-    values = {name: hf_arguments.to_value(name, raw) for name, raw in values.items()}
+    values = {name: _join_values(name, hf_arguments.to_value(name, raw)) for name, raw in values.items()}
     stored, file = _from_run(values, faults)
     ignored = _without(ignored, _turn_off(off, stored), foreign)
     merged = _merge(values, stored)
@@ -215,6 +244,11 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     names |= {name: f"{file}: {name}" for name in taken}
     sources = {name: source for name, source in sources.items() if name in merged}
     return RunConfig.from_values(merged, names, faults, plan=plan, sources=sources, ignored=tuple(ignored))
+
+
+def _join_values(name: str, raw: Any) -> Any:
+    """Return the list of a YAML file as the flag takes it."""
+    return ",".join(map(str, raw)) if isinstance(raw, list) and FIELDS[name][1].metadata["several"] else raw
 
 
 def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[str], where: str = "--") -> list[str]:
@@ -315,7 +349,7 @@ def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str
     import yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(expand_home(path)).read_text(encoding="utf-8")
         content = yaml.safe_load(text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:

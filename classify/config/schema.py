@@ -26,13 +26,19 @@ class DataConfig:
 
     data: str | None = option(
         None,
-        "training table: CSV, TSV, JSON, JSON Lines, Parquet, Arrow or Excel; may be compressed",
+        "training table: CSV, TSV, JSON, JSON Lines, Parquet, Arrow or Excel; may be compressed; several become one",
         "--data",
         "--train-file",
         metavar="FILE",
+        several=True,
     )
     eval_data: str | None = option(
-        None, "validation table (default: split off --data)", "--eval-data", "--validation-file", metavar="FILE"
+        None,
+        "validation table (default: split off --data)",
+        "--eval-data",
+        "--validation-file",
+        metavar="FILE",
+        several=True,
     )
     test_data: str | None = option(
         None,
@@ -40,6 +46,7 @@ class DataConfig:
         "--test-data",
         "--test-file",
         metavar="FILE",
+        several=True,
     )
     labels: str | None = option(
         None, "file with one label per line of --data, if that holds texts only", "--labels", metavar="FILE"
@@ -53,6 +60,7 @@ class DataConfig:
         "--text-column-name",
         "--text-column-names",
         metavar="COLUMN",
+        several=True,
     )
     text_pair_column: str | None = option(
         None,
@@ -69,6 +77,7 @@ class DataConfig:
         "--label-column",
         "--label-column-name",
         metavar="COLUMN",
+        several=True,
     )
     task: Literal["auto", "single", "multi", "regression"] = option(
         "auto",

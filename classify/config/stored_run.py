@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from classify.config.fields import split_paths
 from classify.config.run_config import AUTOMATIC, FIELDS
 from classify.errors import InputError
 
@@ -80,13 +81,16 @@ def _resolve_path(name: str, base: Path, keep: bool) -> str:
 
     A missing path is returned unchanged with `keep`, else resolved where it looks like a file.
     """
+    parts = split_paths(name)
+    if len(parts) > 1:
+        return ",".join(_resolve_path(part, base, keep) for part in parts)
     if Path(name).is_absolute() or base.resolve() == Path.cwd():
         return name
     there = base / name
     if there.exists() or glob.glob(str(there), recursive=True):
         return str(there)
-    # The name of a data set on a hub has no suffix, or a colon.
-    return name if keep or Path(name).exists() or not Path(name).suffix or ":" in name else str(there)
+    # The name of a data set on a hub has a colon.
+    return name if keep or Path(name).exists() or ":" in name else str(there)
 
 
 def newest_runs() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import bz2
+import contextlib
 import functools
 import gzip
 import io
@@ -21,6 +22,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import pyarrow
 
+from classify.config.fields import split_paths
 from classify.console import progress_bar
 from classify.data import archives
 from classify.data.files import file_sha256
@@ -36,6 +38,8 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (rb"\xfd7zXZ\x00", "xz", lzma.open),
     (rb"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
 )
+# The form of a data set's name on the hub.
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.+-]+)?(\[\w+\])?")
 # The path that means standard input.
 STANDARD_INPUT = "-"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -55,8 +59,8 @@ class Source:
 
     @cached_property
     def file(self) -> Path:
-        """Return the path to read; standard input is copied to a file, since it is read more than once."""
-        return _standard_input() if self.path == STANDARD_INPUT else Path(self.path)
+        """Return the path to read; standard input and pipes are copied to a file, since it is read more than once."""
+        return _copy_stream(self.path) if is_stream(self.path) else Path(self.path)
 
     @property
     def suffix(self) -> str:
@@ -69,13 +73,13 @@ class Source:
     @property
     def stem(self) -> str:
         """Return the name without suffixes, for runs/<stem>-<n>; of a pattern its fixed characters."""
-        name = Path("stdin" if self.path == STANDARD_INPUT else self.path)
+        name = Path("stdin" if is_stream(self.path) else split_paths(self.path)[0])
         stem = Path(name.stem).stem if name.suffix.lower() in (*_COMPRESSED, ".zip") else name.stem
         return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
 
     @property
     def is_file(self) -> bool:
-        return self.path == STANDARD_INPUT or Path(self.path).is_file()
+        return is_stream(self.path) or Path(self.path).is_file()
 
     @cached_property
     def head(self) -> bytes:
@@ -186,12 +190,23 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
+def is_stream(path: str) -> bool:
+    """Return whether a path can be read once only: standard input, or a pipe such as <(zcat my.csv.gz) of a shell."""
+    return path == STANDARD_INPUT or Path(path).is_fifo()
+
+
+def reads_stream(paths: str) -> bool:
+    """Return whether one of several paths, with commas between, can be read once only."""
+    return any(map(is_stream, split_paths(paths)))
+
+
 @functools.cache
-def _standard_input() -> Path:
-    """Copy standard input to a file that is removed when the process ends."""
-    with tempfile.NamedTemporaryFile(prefix="classify-", delete=False) as file:
+def _copy_stream(path: str) -> Path:
+    """Copy standard input or a pipe to a file that is removed when the process ends."""
+    with tempfile.NamedTemporaryFile(prefix="classify-", delete=False) as file, contextlib.ExitStack() as opened:
         atexit.register(Path(file.name).unlink, missing_ok=True)
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        stream = sys.stdin.buffer if path == STANDARD_INPUT else opened.enter_context(open(path, "rb"))
+        shutil.copyfileobj(stream, file)
     return Path(file.name)
 
 
@@ -202,8 +217,12 @@ def check_file(source: Source, suffixes: Container[str]) -> Source:
     files to suggest instead.
     """
     path = source.path
+    if re.match(r"\w+://", path):
+        raise InputError(f"{source.flag} {path}: expected a file. Got an address instead; download it first.")
     if not source.is_file:
-        raise InputError(f"{source.flag} {path}: no such file.{_suggest(Path(path), suffixes)}")
+        on_hub = _HUB_NAME.fullmatch(path) and not Path(path).suffix
+        hub = f" Of a data set on the Hugging Face hub give {source.flag} hub:{path}." if on_hub else ""
+        raise InputError(f"{source.flag} {path}: no such file.{_suggest(Path(path), suffixes)}{hub}")
     try:
         if source.file.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
 from classify.data.files import hash_files, read_json
-from classify.errors import InputError
+from classify.errors import InputError, disk_refusal
 from classify.launch.process_settings import hub_is_offline
 from classify.modeling import quantized_e5
 from classify.modeling.weight_files import find_packaged_file, tensor_shapes
@@ -263,6 +263,8 @@ def _from_hub(name: str, download: bool) -> ModelFolder:
             f"--model {name}: {where}; the hub has no such model, or it is private; check the name."
         ) from None
     except Exception as error:
+        if disk_refusal(error) is not None:
+            raise
         raise InputError(
             f"--model {name}: {where}; the hub cannot be reached ({type(error).__name__}); "
             "connect to a network, or give a folder."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from classify.config.fields import split_paths
 from classify.data.columns import find_text_columns
 from classify.data.derived import TextColumns
 from classify.data.files import why_not_writable
@@ -26,13 +27,15 @@ def check_prediction(
     text_column: str | None,
     reading: ReadOptions | None = None,
     pair_column: str | None = None,
+    *,
+    overwrite: bool = False,
 ) -> tuple[Table, TextColumns]:
     """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
     trained = trained_texts(read_settings(model))
     reading = replace(reading or ReadOptions(), columns=trained.named)
     table, texts = read_texts(data, trained, text_column, pair_column, reading)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
-        check_out(out, [data], len(table), len(table.columns))
+        check_out(out, split_paths(data), len(table), len(table.columns), overwrite=overwrite)
     return table, texts
 
 
@@ -54,19 +57,26 @@ def describe_table(table: Table, texts: TextColumns) -> str:
     return Decision("table", f"{table.path}, {len(table):,} rows, texts in {named}", table.form, table.flag).line()
 
 
-def check_out(out: str, inputs: Sequence[str], rows: int, columns: int) -> None:
+def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overwrite: bool) -> None:
     """Raise InputError where a table of that size cannot be written to `out`, or it is one of the inputs."""
     find_writer(out, "--out").check_size(rows, columns, out)
-    check_file(out, "--out")
     path = Path(out)
     for data in inputs:
         if path.exists() and Path(data).exists() and path.samefile(data):
             raise InputError(f"--out {out}: this is {data}, an input; give another file name.")
+    check_file(out, "--out", overwrite=overwrite)
 
 
-def check_file(name: str, flag: str) -> None:
-    """Raise InputError where the file `name` that a flag names cannot be written."""
+def partial_path(out: Path) -> Path:
+    """Return the file beside an output in which an interrupted prediction is kept."""
+    return out.with_name(f"{out.name}.partial")
+
+
+def check_file(name: str, flag: str, *, overwrite: bool) -> None:
+    """Raise InputError where the file `name` that a flag names cannot be written, or exists and may hold work."""
     path = Path(name)
+    if path.is_file() and not overwrite:
+        raise InputError(f"{flag} {name}: the file exists; give another name, or --overwrite to replace it.")
     if path.is_dir():
         raise InputError(f"{flag} {name}: expected a file name. Got a folder instead.")
     if path.exists() and not path.is_file():

@@ -37,6 +37,7 @@ from classify.evaluation.predictions_file import (
 from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
+from classify.prediction.inputs import partial_path
 from classify.prediction.predict import Predictor
 
 STANDARD_OUTPUT = "-"
@@ -192,11 +193,6 @@ def predict_table(
     if resume and not done:
         notes.append("there was no interrupted prediction to resume")
     return [*notes, *_notes(predictor, table, texts, columns.names)]
-
-
-def partial_path(out: Path) -> Path:
-    """Return the file beside an output in which an interrupted prediction is kept."""
-    return out.with_name(f"{out.name}.partial")
 
 
 def logit_blocks(

@@ -41,7 +41,7 @@ def render(result: Result) -> str:
             name=result.folder.name,
             labels=result.task.labels,
             has_labels=result.task.has_labels,
-            base=run["config"]["model"]["model"],
+            base=_name_base(result),
             data=Path(run["data"]["path"]).name,
             data_rows=run["data"]["rows"],
             scored=result.scored,
@@ -61,11 +61,18 @@ def render(result: Result) -> str:
     return f"---\n{_metadata(result, names, languages)}---\n\n{body}"
 
 
+def _name_base(result: Result) -> str:
+    """Return the model that was fine-tuned; of a folder its name alone, since paths are private."""
+    base = str(result.run["config"]["model"]["model"])
+    is_folder = Path(base).exists() or Path(base).is_absolute() or base.count("/") > 1
+    return Path(base).name if is_folder else base
+
+
 def _metadata(result: Result, names: list[str], languages: list[str]) -> str:
     """Return the YAML of https://huggingface.co/docs/hub/model-cards."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    base = str(result.run["config"]["model"]["model"])
+    base = _name_base(result)
     slug = re.sub(r"[^\w-]+", "-", Path(result.run["data"]["path"]).stem).strip("-") or "table"
     kind = "text-classification"
     evaluated = [
@@ -86,7 +93,7 @@ def _metadata(result: Result, names: list[str], languages: list[str]) -> str:
         library_name="transformers",
         pipeline_tag=kind,
         tags=[kind, "bert", "classify"],
-        base_model=None if Path(base).exists() or base.count("/") != 1 else base,
+        base_model=base if base.count("/") == 1 else None,
         metrics=names,
         eval_results=evaluated,
     )

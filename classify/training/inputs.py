@@ -20,7 +20,7 @@ from classify.data.inspect import Report, inspect_splits
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
-from classify.data.source import STANDARD_INPUT
+from classify.data.source import STANDARD_INPUT, reads_stream
 from classify.data.split_record import count_trained, read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
@@ -179,11 +179,12 @@ def _check_standard_input(config: RunConfig) -> None:
         "--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data,
         "--labels": data.labels, "--eval-labels": data.eval_labels, "--test-labels": data.test_labels,
     }  # fmt: skip
-    flags = [flag for flag, path in paths.items() if path == STANDARD_INPUT]
-    if len(flags) > 1:
-        raise InputError(f"{' and '.join(flags)} both name standard input (-), which holds one table; give a file.")
-    if flags and (launcher.is_launched() or config.training.nproc is not None):
-        raise InputError(f"{flags[0]} -: only one of several processes can read standard input; give a file.")
+    streams = {flag: path for flag, path in paths.items() if path is not None and reads_stream(path)}
+    if list(streams.values()).count(STANDARD_INPUT) > 1:
+        raise InputError(f"{' and '.join(streams)} both name standard input (-), which holds one table; give a file.")
+    if streams and (launcher.is_launched() or config.training.nproc is not None):
+        flag, path = next(iter(streams.items()))
+        raise InputError(f"{flag} {path}: only one of several processes can read a stream; give a file.")
 
 
 def _check_lora(requested: bool) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from classify.config.fields import split_paths
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import CHECKPOINTS, TABLES, run_folder
 from classify.data.files import TEMPORARY, remove_temporaries, why_not_writable
@@ -70,7 +71,8 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     elif launcher.should_check_output_dir():
         if (named / LOCK).exists():
             FolderLock(named).release()
-        check_folder(plan, named, [*(getattr(config.data, name) for name in TABLES), config.model.name])
+        tables = [path for name in TABLES if (paths := getattr(config.data, name)) for path in split_paths(paths)]
+        check_folder(plan, named, [*tables, config.model.name])
     return plan
 
 

@@ -113,7 +113,7 @@ def test_resume_takes_a_folder_or_nothing() -> None:
         (["--data", "x", "--qqqq"], "unknown flag --qqqq. See --help-all."),
         (["my.csv"], "unexpected argument 'my.csv'; every value follows a flag, e.g. --data my.csv."),
         ([], "--data must be given, e.g. --data my.csv."),
-        (["--data"], "argument --data: expected one argument. See --help."),
+        (["--data"], "argument --data: expected at least one argument. See --help."),
         (["--data", "x", "--epochs", "-1"], "--epochs must be a number of at least 0. Got '-1' instead."),
         (["--data", "x", "--epochs", "nan"], "--epochs must be a number of at least 0. Got 'nan' instead."),
         (["--data", "x", "--batch-size", "1.5"], "--batch-size must be a whole number above 0. Got '1.5' instead."),

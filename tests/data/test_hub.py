@@ -10,6 +10,7 @@ import pytest
 
 from classify.data.formats.hub import Hub
 from classify.data.source import Source
+from classify.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 # Fill the cache as load_dataset does for a repository of files, under the name of the repository.
@@ -70,7 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_data_set_in_the_cache(home: Path) -> None:
     """Parts by their names, classes by theirs; the test part, whose labels are withheld, is predicted."""
-    done = run(READ, "somebody/reviews", home=home)
+    done = run(READ, "hub:somebody/reviews", home=home)
     assert done.stdout.splitlines() == [
         "['neg', 'pos'] [40, 10, None] ['unlabelled_test.csv']",
         "a data set of the Hugging Face hub; train text 0",
@@ -78,29 +79,40 @@ def test_a_data_set_in_the_cache(home: Path) -> None:
 
 
 def test_a_split_by_its_name(home: Path) -> None:
-    done = run(READ, "somebody/reviews[train]", home=home)
+    done = run(READ, "hf://datasets/somebody/reviews[train]", home=home)
     assert done.stdout.startswith("['neg', 'pos'] [32, 4, 4] []"), done.stderr
 
 
-@pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
+@pytest.mark.parametrize("name", ["hub:nobody/nothing", "hub:nothing"])
 def test_a_name_that_is_not_there(home: Path, name: str) -> None:
     done = run(READ, name, home=home)
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: --data {name}: no such file, and not available on the Hugging Face hub")
+    assert line.startswith(f"error: --data {name}: not available on the Hugging Face hub")
+
+
+def test_a_mistyped_path_is_not_looked_up(home: Path) -> None:
+    """Also where the cache has a data set of that name: it is somebody else's."""
+    for path in ("somebody/reviews", "somebody/reviews:default"):
+        (line,) = run(READ, path, home=home).stderr.splitlines()
+        assert line.startswith(f"error: --data {path}: no such file.")
+        assert line.endswith(f"give --data hub:{path}.")
 
 
 def test_a_split_that_is_not_there(home: Path) -> None:
-    done = run(READ, "somebody/reviews[dev]", home=home)
+    done = run(READ, "hub:somebody/reviews[dev]", home=home)
     assert "it has: " in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("path", "may"),
-    [("imdb", True), ("stanfordnlp/imdb", True), ("nyu-mll/glue:mrpc", True), ("glue:mrpc[test]", True),
-     ("my.csv", False), ("./imdb", False), ("/data/imdb", False), ("a/b/c", False), ("here/my", False), ("-", False)],
+    [("hub:imdb", True), ("hub:stanfordnlp/imdb", True), ("hf://datasets/nyu-mll/glue", True), ("hf://a/b", True),
+     ("imdb", False), ("stanfordnlp/imdb", False), ("my.csv", False), ("a/b/c", False), ("-", False)],
 )  # fmt: skip
-def test_what_may_be_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, may: bool) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
+def test_what_may_be_a_name(path: str, may: bool) -> None:
     assert bool(Hub().sniff(Source(path, "--data"))) == may
+
+
+def test_what_is_no_name() -> None:
+    with pytest.raises(InputError, match="expected the name of a data set"):
+        Hub().splits(Source("hub:a/b/c", "--data"))

@@ -23,8 +23,8 @@ def predict(trained: Path, folder: Path, content: str, name: str, *flags: str) -
     """Return the exit code and the texts that were predicted."""
     (folder / name).write_text(content)
     out = folder / "predicted.csv"
-    words = ["predict", "--model", str(trained), "--data", str(folder / name), "--out", str(out), "--cpu", *flags]
-    code = main(words)
+    words = ["predict", "--model", str(trained), "--data", str(folder / name), "--out", str(out), "--cpu"]
+    code = main([*words, "--overwrite", *flags])
     if code:
         return code, []
     with out.open(newline="", encoding="utf-8") as file:

@@ -227,7 +227,7 @@ def test_quiet_holds_for_every_bar(
 def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
     """Four of them, unless all are requested."""
     for flags, most in (["--excel-safe"], 4), (["--excel-safe", "--exact"], 9):
-        assert predict(trained, new, tmp_path / "p.csv", *flags) == 0
+        assert predict(trained, new, tmp_path / "p.csv", "--overwrite", *flags) == 0
         with (tmp_path / "p.csv").open(encoding="utf-8-sig") as file:
             digits = [len(row["prob_app"].partition(".")[2]) for row in csv.DictReader(file)]
         assert max(digits) <= most
@@ -248,7 +248,7 @@ def test_a_launcher_cannot_share_a_pipe(trained: Path, tmp_path: Path) -> None:
     environment = {**_environment(), **rank_environments(2)[0]}
     done = subprocess.run(words, input="a", capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment)
     assert done.returncode == 2
-    assert "only one of several processes can read standard input" in done.stderr
+    assert "only one of several processes can read a stream" in done.stderr
 
 
 def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
@@ -375,3 +375,15 @@ def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsy
 def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: list[str], part: str) -> None:
     assert main(["predict", "--model", str(trained), "--text", "a", "--cpu", *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_path: Path, capsys: Any) -> None:
+    """Somebody may have corrected it by hand."""
+    out = tmp_path / "labelled.xlsx"
+    out.write_bytes(b"by hand")
+    assert predict(trained, new, out) == 2
+    assert capsys.readouterr().err == f"error: --out {out}: the file exists; give another name, or --overwrite to replace it.\n"
+    assert predict(trained, new, out, "--resume") == 2, "there is nothing to resume"
+    assert out.read_bytes() == b"by hand"
+    assert predict(trained, new, out, "--overwrite") == 0
+    assert read_table(str(out)).column("text") == TEXTS

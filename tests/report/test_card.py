@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import filter_repo_objects
 
+import classify
 from classify.report.card import write_card
 from classify.training.run import train
 from tests.support import tiny
+from tests.support.processes import ROOT
 from tests.support.runs import make_config, read_json
 from tests.support.tasks import CASES
 
@@ -47,3 +51,21 @@ def test_the_pipeline_is_no_equal_where_it_reads_less(
 ) -> None:
     config = make_config(model_folder, table, tmp_path / "out", long_texts=policy, max_steps=1)
     assert ("the pipeline reads only the first" in write_card(train(config)).read_text()) == differs
+
+
+def test_the_documented_upload_takes_the_model_alone(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """Neither texts nor paths: the other files of the folder stay here."""
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    words = shlex.split(page[page.index("hf upload") :].replace("\\\n", " ").partition("\n")[0])
+    patterns = [words[place + 1] for place, word in enumerate(words) if word == "--include"]
+    out = classify.train(make_config(model_folder, table, tmp_path / "out", folds=3, num_train_epochs=0.0))
+    files = [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()]
+    uploaded = set(filter_repo_objects(files, allow_patterns=patterns))
+    names = {"model.safetensors", "config.json", "classify.json", "tokenizer.json", "tokenizer_config.json"}
+    assert uploaded == {*names, "README.md"} < set(files)
+    rows = [text for text, _ in tiny.table_rows(120)]
+    for name in uploaded - {"model.safetensors"}:
+        content = (out / name).read_text(encoding="utf-8")
+        assert not [text for text in rows if text in content]
+        assert str(model_folder) not in content
+        assert str(table) not in content

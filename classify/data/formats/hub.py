@@ -1,11 +1,14 @@
-"""Read data sets of the Hugging Face hub: owner/name, with a configuration owner/name:configuration."""
+"""Read data sets of the Hugging Face hub: hub:owner/name, with a configuration hub:owner/name:configuration.
+
+The prefix is required: a mistyped path must not be looked up on a server.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from classify.data.formats.base import Confidence, Format, ReadOptions
@@ -13,8 +16,9 @@ from classify.data.formats.columnar import as_table
 from classify.data.names import SPLITS, parse_split_name
 from classify.data.source import Source
 from classify.data.table import Table
-from classify.errors import InputError
+from classify.errors import InputError, disk_refusal
 
+_PREFIX = r"(hub:|hf://(datasets/)?)"
 _NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?P<split>\w+)\])?")
 
 
@@ -22,13 +26,8 @@ class Hub(Format):
     """A data set by its name, or one of its splits as name[split]."""
 
     def sniff(self, source: Source) -> Confidence:
-        """Look for such a name, where no file or folder has it."""
-        fits = _NAME.fullmatch(source.path)
-        if fits is None or Path(source.path).exists():
-            return Confidence.NONE
-        name = Path(fits["name"])
-        could_be = not name.suffix and (len(name.parts) == 1 or not name.parent.exists())
-        return Confidence.CERTAIN if could_be else Confidence.NONE
+        """Look for the prefix."""
+        return Confidence.CERTAIN if re.match(_PREFIX, source.path) else Confidence.NONE
 
     def splits(self, source: Source) -> dict[str, str]:
         """Return its splits by the split that each is: {"train": "imdb[train]", ...}. Raises InputError."""
@@ -77,13 +76,33 @@ def _load(path: str, flag: str) -> dict[str, Any]:
     """Load the splits of a data set, from the cache of `datasets` or the hub. Raises InputError."""
     import datasets
 
-    fits = _NAME.fullmatch(path)
-    assert fits is not None
+    fits = _NAME.fullmatch(re.sub(_PREFIX, "", path, count=1))
+    if fits is None:
+        raise InputError(
+            f"{flag} {path}: expected the name of a data set on the Hugging Face hub, as hub:owner/name, with a "
+            "configuration hub:owner/name:configuration."
+        )
+    try:
+        with _quiet():
+            return dict(datasets.load_dataset(fits["name"], fits["config"]))
+    except (OSError, ValueError, RuntimeError) as error:
+        if disk_refusal(error) is not None:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{flag} {path}: not available on the Hugging Face hub: {reason}") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Disable the warnings and progress bars of `datasets` in this block."""
+    import datasets
+
+    verbosity, has_bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled() is False
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     try:
-        loaded = datasets.load_dataset(fits["name"], fits["config"])
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{flag} {path}: no such file, and not available on the Hugging Face hub: {reason}") from None
-    return dict(loaded)
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if has_bars:
+            datasets.enable_progress_bars()

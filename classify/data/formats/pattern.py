@@ -1,4 +1,4 @@
-"""Read several files that match a pattern such as part-*.csv, joined by column name."""
+"""Read several files, listed with commas or matching a pattern such as part-*.csv, joined by column name."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from classify.config.fields import split_paths
 from classify.data.formats.base import Confidence, Format, ReadOptions
 from classify.data.source import Source
 from classify.data.table import Table
@@ -23,7 +24,7 @@ Reader = Callable[[str, str, ReadOptions], Table]
 
 
 class Pattern(Format):
-    """Files in the order of their names; `read_table` reads each."""
+    """Files as they are listed, those of a pattern in the order of their names; `read_table` reads each."""
 
     takes = frozenset({"encoding", "sheet", "no_header"})
 
@@ -67,7 +68,15 @@ class Pattern(Format):
         )
 
 
-def _expand(pattern: str) -> list[str]:
+def _expand(paths: str) -> list[str]:
+    """Return the files that are listed or match a pattern; [] for one path."""
+    parts = split_paths(paths)
+    if len(parts) == 1:
+        return _match(paths)
+    return [name for part in parts for name in _match(part) or [part]]
+
+
+def _match(pattern: str) -> list[str]:
     if not glob.has_magic(pattern) or Path(pattern).exists():
         return []
     return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())

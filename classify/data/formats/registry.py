@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,8 +68,19 @@ def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, For
         raise InputError(
             f"{flag} {path}: expected a file, a folder with one subfolder of .txt files per class, or one with "
             f"files named train.*, validation.*, test.*. Got a folder with {shown} instead."
+            f"{_suggest_pattern(path, flag)}"
         )
     return check_file(source, SUFFIXES), format  # which raises: there is no such file
+
+
+def _suggest_pattern(path: str, flag: str) -> str:
+    """Return the pattern that names all tables of a folder or of those in it, where there are several of one form."""
+    for pattern in ("*", "*/*"):
+        counts = Counter(entry.suffix for entry in Path(path).glob(pattern) if entry.suffix in SUFFIXES)
+        suffix, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        if count > 1:
+            return f" For its {count} files as one table give {flag} '{path}/{pattern}{suffix}'."
+    return ""
 
 
 _FILES: tuple[Format, ...] = (JSON(), JSONLines(), Parquet(), Arrow(), Excel(), FastText(), Delimited())
