@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import warnings
@@ -17,11 +18,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from classify.api import Run, _train, indexes_differ
 from classify.config.fields import describe
+from classify.data.files import read_json
+from classify.prediction import explanations
 
 _SPLIT_COLUMN = "split"
 _VALIDATION = "validation"
 # Flags after which the classes of a run are no longer those of y.
 _RENAMING = ("label_names", "unlabelled_value")
+# What `save` adds to a run's folder: parameters and classes with their type.
+_ESTIMATOR = "estimator.json"
+# Files of a run's folder that prediction and `Run.metrics` read, and attributes that a copy has of its own.
+_MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
+_OF_THIS_PROCESS = ("_finalizer", "_folder", "run_")
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):
@@ -29,8 +37,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters are the flags of the same name; None is the recipe's choice. `verbose` prints what a run prints,
     `options` holds any other flags. `output_dir` is the folder of the run (default: a temporary one, deleted with the
-    estimator unless it was copied or pickled): another fit of this estimator overwrites it, a fit of a clone raises
-    ValueError. A tenth of the rows is held out for calibration; below 300 rows cross-validation is used, and all rows
+    estimator): another fit of this estimator overwrites it, a fit of a clone raises ValueError. A pickle holds the
+    model. A tenth of the rows is held out for calibration; below 300 rows cross-validation is used, and all rows
     train.
     """
 
@@ -129,9 +137,31 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         return self.run_.predict_proba(_check_texts(X))[:, order]
 
     def save(self, folder: str | Path) -> Path:
-        """Copy the output folder, which `classify.load` and transformers read; nothing is pickled."""
+        """Copy the output folder, which `load`, `classify.load` and transformers read; nothing is pickled."""
         check_is_fitted(self, "run_")
-        return Path(shutil.copytree(self.run_.folder, folder))
+        copy = Path(shutil.copytree(self.run_.folder, folder))
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "output_dir"}
+        classes = {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist(), "labels": self._names}
+        content = json.dumps({"parameters": parameters, "classes": classes}, indent=2, default=str)
+        (copy / _ESTIMATOR).write_text(content + "\n", encoding="utf-8")
+        return copy
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the fitted estimator that `save` wrote, or of any run's folder, whose classes are texts.
+
+        Raises InputError if the folder is not that of a run.
+        """
+        run = Run(folder)
+        try:
+            saved = read_json(run.folder / _ESTIMATOR)
+        except FileNotFoundError:
+            saved = {"parameters": {}, "classes": {"dtype": "U", "values": run.labels, "labels": run.labels}}
+        estimator = cls(**saved["parameters"])
+        classes = saved["classes"]
+        estimator.classes_, estimator._names = np.array(classes["values"], dtype=classes["dtype"]), classes["labels"]
+        estimator.run_ = Run(folder, use_cpu=estimator.cpu)
+        return estimator
 
     def _split(self, texts: Sequence[str], numbers: npt.NDArray[np.int64]) -> list[str]:
         """Return the split of each row: a tenth for validation, by class; duplicates stay together."""
@@ -149,12 +179,24 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the parameters and the folder, which is not removed any more: a copy may outlive this estimator."""
+        """Return the parameters, the classes and the model's files, without texts: a copy may be on another machine."""
+        state = {name: value for name, value in super().__getstate__().items() if name not in _OF_THIS_PROCESS}
         if hasattr(self, "run_"):
-            self.run_.close()
-        if hasattr(self, "_finalizer"):
-            self._finalizer.detach()
-        return {name: value for name, value in super().__getstate__().items() if name != "_finalizer"}
+            files = (path for pattern in _MODEL_FILES for path in self.run_.folder.glob(pattern))
+            state["_files"] = {path.name: path.read_bytes() for path in files if path.name != explanations.FILE}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Write the model's files into a temporary folder, which is deleted with the estimator."""
+        files = state.pop("_files", None)
+        super().__setstate__(state)
+        if files is None:
+            return
+        folder = Path(tempfile.mkdtemp(prefix="classify-"))
+        self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        self.run_ = Run(folder, use_cpu=self.cpu)
 
 
 def _check_texts(texts: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,10 @@ def run(arguments: Sequence[str], program: str) -> int:
             f"{count(changed, 'label')} changed in column {label_column!r}; {data} is unchanged"
         )
     )
+    before, after = Counter(table.column(label_column)), Counter(labels)
+    for label in sorted({*before, *after}):
+        if before[label] != after[label]:
+            print(escape_controls(f"  {label!r}: {before[label]} rows before, {after[label]} after"))
     return 0
 
 

@@ -43,7 +43,8 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--min-precision",
         metavar="FLOAT",
-        help="add the column accepted, with a confidence chosen so that held-out rows of the run reach this precision",
+        help="add the column accepted, with a confidence at which held-out rows of the run show this precision (lower "
+        "bound of its 95 %% interval)",
     )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
@@ -89,7 +90,16 @@ def _check_text(options: argparse.Namespace) -> None:
         raise InputError("--text is given several times; give one text, or a table of them with --data.")
     if not options.text[0].strip():
         raise InputError("--text: expected a text. Got an empty one instead.")
-    of_tables = ("out", "min_confidence", "min_precision", "overwrite", "resume", "excel_safe", "exact", *flags.OF_TABLES)
+    of_tables = (
+        "out",
+        "min_confidence",
+        "min_precision",
+        "overwrite",
+        "resume",
+        "excel_safe",
+        "exact",
+        *flags.OF_TABLES,
+    )
     unused = [f"--{name.replace('_', '-')}" for name in of_tables if getattr(options, name) not in (None, False, "-")]
     if unused:
         raise InputError(
@@ -178,7 +188,7 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None
         confidence = threshold.confidence
         note = (
             f"accepted: confidence at least {confidence:.3f}; {threshold.accepted} of the run's {threshold.rows} "
-            f"held-out rows reach it, and at least {100 * precision:g} % of these are predicted correctly"
+            f"held-out rows reach it, and {threshold.right} of these are predicted correctly"
         )
     columns = PredictionColumns(
         task,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from classify.data.content import MISSING, SAMPLE, ColumnStats, column_stats, parse_mark
 from classify.data.derived import TextColumns
@@ -29,6 +30,8 @@ from classify.errors import ErrorList, InputError, list_some
 _SHOWN, _LISTED = 5, 20
 # Spellings of a missing text; marks alone, such as ?, are messages of a chat.
 _MISSING_TEXTS = frozenset(text for text in MISSING if any(map(str.isalnum, text)))
+# Names of columns that identify a row.
+_ID = re.compile(r"(^|_)(id|uuid|guid|key)$")
 # Rows in which one value may repeat by chance.
 _FEW = 10
 # A column whose texts are longer by this ratio makes a text column with a usual name doubtful.
@@ -479,6 +482,15 @@ def require_named_column(table: Table, name: str | None, flag: str) -> None:
     faults = ErrorList()
     _check_column(table, name, flag, faults)
     faults.raise_if_any()
+
+
+def find_id_column(table: Table) -> str | None:
+    """Return the first column named like an ID whose cells are filled and all different; None without one."""
+    for name in table.columns:
+        differ = _ID.search(_key(name)) and pc.count_distinct(table.arrow.column(name)).as_py() == len(table)
+        if differ and not table.is_blank(name).any():
+            return name
+    return None
 
 
 def note_empty_texts(table: Table, text_column: str) -> str | None:

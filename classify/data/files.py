@@ -30,6 +30,7 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
     try:
         yield temporary
         is_folder = temporary.is_dir()
+        _follow_umask(sorted(temporary.iterdir()) if is_folder else [temporary])
         if is_folder:
             flush_files(temporary)
         flush(temporary)
@@ -50,10 +51,9 @@ def atomic_dir(folder: Path) -> Iterator[Path]:
         temporary = Path(made)
         yield temporary
         flush_files(temporary)
-        mask = os.umask(0)  # it can only be read by setting it
-        os.umask(mask)
-        for file in sorted(temporary.iterdir()):
-            os.chmod(file, 0o666 & ~mask)  # safetensors leaves its files readable by their owner only
+        files = sorted(temporary.iterdir())
+        _follow_umask(files)
+        for file in files:
             file.replace(folder / file.name)
         flush(folder)
 
@@ -63,6 +63,15 @@ def atomic_write(path: Path) -> Iterator[IO[str]]:
     """Open a text file that appears under its name only when it is complete and on disk."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         yield file
+
+
+def _follow_umask(files: Iterable[Path]) -> None:
+    """Let others read new files where the umask does; safetensors lets the owner alone."""
+    mask = os.umask(0)  # it can only be read by setting it
+    os.umask(mask)
+    for file in files:
+        if file.is_file():
+            os.chmod(file, 0o666 & ~mask)
 
 
 def flush(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import shlex
@@ -40,6 +41,8 @@ _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:
 # Spaces, zero-width ones, byte-order marks, and marks of the writing direction around a label.
 _INVISIBLE = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
+# How often more frequent a label is than a mistyped one; letters from which a difference of one is a typing error.
+_TIMES, _FEWEST_LETTERS = 10, 4
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,11 @@ class ClassNames:
             ),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
+                f"the label {typed!r} ({self.rows[typed]}) may be a typing error of {meant!r} ({self.rows[meant]}); if "
+                f"so, give --label-names {shlex.quote(f'{typed}={meant}')}"
+                for typed, meant in self._find_typos()
+            ),
+            *(
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
@@ -137,6 +145,14 @@ class ClassNames:
                 if 0 < len(dates) < len(self.rows)
                 else []
             ),
+        ]
+
+    def _find_typos(self) -> list[tuple[str, str]]:
+        """List labels that are spelled like one at least ten times as frequent, with that one."""
+        rows = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
+        pairs = itertools.product(rows, repeat=2)
+        return [
+            (typed, meant) for typed, meant in pairs if rows[meant] >= _TIMES * rows[typed] and is_typo(typed, meant)
         ]
 
     def _list_equal_numbers(self) -> list[list[str]]:
@@ -159,6 +175,32 @@ class ClassNames:
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)
+
+
+def is_typo(typed: str, meant: str) -> bool:
+    """Return whether a name may be mistyped: one letter is wrong, missing, added or swapped, two of long names.
+
+    Names that differ in digits or by a beginning, as satisfied and unsatisfied, mean different things.
+    """
+    short, long = sorted((typed.lower(), meant.lower()), key=len)
+    if len(long) - len(short) > 2 or len(short) < _FEWEST_LETTERS or long.endswith(short):
+        return False
+    if re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
+        return False
+    return _count_edits(short, long) <= (2 if len(short) >= 2 * _FEWEST_LETTERS else 1)
+
+
+def _count_edits(one: str, other: str) -> int:
+    """Return the optimal string alignment distance: the edits, and swaps of neighbours, between two strings."""
+    before, row = list[int](), list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        above, before, row = before, row, [i]
+        for j, opposite in enumerate(other, start=1):
+            edits = [before[j] + 1, row[-1] + 1, before[j - 1] + (letter != opposite)]
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == opposite:
+                edits.append(above[j - 2] + 1)
+            row.append(min(edits))
+    return row[-1]
 
 
 def is_no_label(cell: str) -> bool:

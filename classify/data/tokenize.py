@@ -133,6 +133,21 @@ class Tokens:
             )
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
+    def split_sequences(self, row: int) -> tuple[Tokens, list[Ids]]:
+        """Return the sequences that the model reads of a row's one text, as rows of their own.
+
+        Also returns (n,) the places of each sequence's tokens in the text.
+        """
+        cuts = self.long_texts.cut(self.first.lengths(np.array([row])), self.max_length - self.special)
+        places = [
+            np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)])
+            for starts, counts in zip(cuts.starts, cuts.counts, strict=True)
+        ]
+        ids = self.first.ids[self.first.offsets[row] : self.first.offsets[row + 1]]
+        offsets = np.concatenate([[0], np.cumsum(list(map(len, places)))])
+        first = Segment(ids[np.concatenate(places)], offsets)
+        return dataclasses.replace(self, first=first, long_texts=TRUNCATE), places
+
     def text_places(self, row: int) -> list[slice]:
         """Return where a row's text lies among its truncated tokens, or its two texts."""
         room, rows = self.max_length - self.special, np.array([row])

@@ -8,33 +8,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Fewest rows for a precision estimate.
-FEWEST = 10
+from classify.evaluation.metrics import wilson_interval
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """The `precision` that was required, the `confidence` that reaches it, and how many of the `rows` have it."""
+    """The required `precision`, the `confidence` that reaches it, and the `accepted` of the `rows` that have it.
+
+    `right` of the accepted ones are predicted correctly.
+    """
 
     precision: float
     confidence: float
     accepted: int
+    right: int
     rows: int
 
 
-def find_threshold(
-    confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float, fewest: int = FEWEST
-) -> Threshold | None:
-    """Return the lowest confidence (of (rows,)) at which the share of `right` predictions is at least `precision`.
+def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float) -> Threshold | None:
+    """Return the lowest confidence (of (rows,)) whose predictions are `right` (rows,) with at least this precision.
 
-    None if there is none that at least `fewest` rows reach.
+    The lower bound of the 95 % interval has to reach it: 10 right predictions of 10 show a precision of 0.72. None if
+    no confidence does.
     """
     order = np.argsort(-confidence, kind="stable")
-    reached = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+    counts, hits = np.arange(1, len(order) + 1), np.cumsum(right[order])
     # A row of equal confidence is accepted, too.
     last_of_equals = np.append(np.diff(confidence[order]) < 0, True)
-    enough = np.flatnonzero((reached >= precision) & last_of_equals & (np.arange(len(order)) >= fewest - 1))
-    if not len(enough):
+    reached = np.flatnonzero((wilson_interval(hits, counts)[0] >= precision) & last_of_equals)
+    if not len(reached):
         return None
-    last = int(enough[-1])
-    return Threshold(precision, float(confidence[order[last]]), last + 1, len(order))
+    last = int(reached[-1])
+    return Threshold(precision, float(confidence[order[last]]), last + 1, round(hits[last]), len(order))

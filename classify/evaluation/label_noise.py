@@ -1,4 +1,4 @@
-"""Find labels that are probably wrong, from out-of-fold probabilities."""
+"""Find labels that may be wrong, from out-of-fold probabilities."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# With fewer rows the mean probability of a class says little, and it would be suggested everywhere.
+_FEWEST_ROWS = 5
+
 
 @dataclass(frozen=True)
 class Suspects:
-    """Rows (n,) whose label is probably wrong, the surest first, and the class (n,) that each probably has."""
+    """Rows (n,) whose label may be wrong, the surest first, and the class (n,) that is suggested for each."""
 
     rows: npt.NDArray[np.int64]
     suggested: npt.NDArray[np.int64]
@@ -20,18 +23,17 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
     """Find the rows that are counted off the diagonal of the confident joint, ranked by normalized margin.
 
     `probabilities` (rows, classes) are of models that were not trained on the row, `targets` (rows,) the given classes.
-    Each class has a threshold: its mean probability over the rows with that label. A row counts for the most probable
-    class that reaches its threshold (Northcutt et al., 2021, "Confident Learning", sections 3.1 and 3.2). Rows whose
-    label is the most probable class are no suspects.
+    Each class of five rows or more has a threshold: its mean probability over the rows with that label. A row counts
+    for the most probable class that reaches its threshold (Northcutt et al., 2021, "Confident Learning", sections 3.1
+    and 3.2), if that is more probable than its label.
     """
     self_confidence = probabilities[np.arange(len(targets)), targets]
     counts = np.bincount(targets, minlength=probabilities.shape[1])
     thresholds = np.bincount(targets, self_confidence, minlength=probabilities.shape[1]) / np.maximum(counts, 1)
-    thresholds[counts == 0] = np.inf
-    confident = np.where(probabilities >= thresholds, probabilities, -1.0)
-    suggested = confident.argmax(axis=1)
-    agrees = self_confidence == probabilities.max(axis=1)  # of rare classes the mean can be low
-    rows = np.flatnonzero((confident.max(axis=1) >= 0) & (suggested != targets) & ~agrees)
+    thresholds[counts < _FEWEST_ROWS] = np.inf
+    is_candidate = (probabilities >= thresholds) & (probabilities > self_confidence[:, None])
+    suggested = np.where(is_candidate, probabilities, -1.0).argmax(axis=1)
+    rows = np.flatnonzero(is_candidate.any(axis=1))
     margin = self_confidence[rows] - probabilities[rows, suggested[rows]]
     rows = rows[np.argsort(margin, kind="stable")]
     return Suspects(rows, suggested[rows])

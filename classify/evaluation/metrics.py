@@ -17,6 +17,8 @@ Array = npt.NDArray[Any]
 # Metrics that are smaller for better models.
 ERRORS = frozenset({"loss", "mse", "mae"})
 
+# Of the normal distribution, for intervals of 95 %.
+_NORMAL_QUANTILE = 1.959963984540054
 _RESAMPLES = 1000
 # Numbers of resamples that are held at a time.
 _CELLS = 5_000_000
@@ -120,7 +122,7 @@ def correlation_interval(correlation: float, rows: int) -> tuple[float, float] |
     """Return the 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 rows."""
     if rows < 4 or abs(correlation) >= 1:
         return None
-    middle, half = np.arctanh(correlation), 1.959964 / np.sqrt(rows - 3)
+    middle, half = np.arctanh(correlation), _NORMAL_QUANTILE / np.sqrt(rows - 3)
     return float(np.tanh(middle - half)), float(np.tanh(middle + half))
 
 
@@ -199,15 +201,21 @@ def classification_metrics(predicted: Array, targets: Array, ratings: Array | No
     return metrics
 
 
-def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval (1927) of `right` correct rows out of `rows`, at least one.
+def wilson_interval(right: Any, rows: Any) -> tuple[Array, Array]:
+    """Return Wilson's 95 % score intervals (1927) of `right` correct rows out of `rows`, at least one, elementwise.
 
-    It has a width even if all rows are correct, or none: 20 of 20 give 0.839 to 1.
+    They have a width even if all rows are correct, or none: 20 of 20 give 0.839 to 1.
     """
-    from scipy.stats import binomtest
+    share, z = np.asarray(right) / rows, _NORMAL_QUANTILE
+    middle = share + z**2 / (2 * rows)
+    half = z * np.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
+    return np.maximum(0, (middle - half) / (1 + z**2 / rows)), np.minimum(1, (middle + half) / (1 + z**2 / rows))
 
-    interval = binomtest(right, rows).proportion_ci(confidence_level=0.95, method="wilson")
-    return float(interval.low), float(interval.high)
+
+def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
+    """Return the 95 % interval of an accuracy, see `wilson_interval`."""
+    low, high = wilson_interval(right, rows)
+    return float(low), float(high)
 
 
 def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[float, float] | None:

@@ -14,6 +14,8 @@ from classify.evaluation.metrics import Array, Scores
 _RESAMPLES = 1000
 _BLOCK = 1 << 22
 THRESHOLD = 0.5
+# Values of `thresholds` in metrics.json: the rows that they were chosen on, besides rows that are not scored.
+SCORED_ROWS, OTHER_FOLDS = "scored rows", "other folds"
 # Rows of a label from which F1 chooses its threshold.
 _ENOUGH = 10
 # Share of the rows on which the baseline chooses its thresholds.

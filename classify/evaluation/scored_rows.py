@@ -19,14 +19,16 @@ FILE = "evaluation.parquet"
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Hashes (rows,) of the texts, targets (rows, ...), calibrated logits (rows, outputs), the baseline's predictions.
+    """Hashes (rows,) of the texts, targets (rows, ...), calibrated logits (rows, outputs) and predictions.
 
-    `baseline` is in the form of the targets; None where there is none.
+    `predicted` are the model's predictions (None in files of earlier versions), `baseline` those of the baseline, if
+    any; both have the form of the targets.
     """
 
     hashes: npt.NDArray[np.uint64]
     targets: npt.NDArray[Any]
     logits: npt.NDArray[np.float32]
+    predicted: npt.NDArray[Any] | None
     baseline: npt.NDArray[Any] | None
 
     def write(self, folder: Path) -> None:
@@ -35,8 +37,9 @@ class ScoredRows:
         import pyarrow.parquet as pq
 
         columns = {"text_hash": self.hashes, "target": self.targets, "logits": self.logits}
-        if self.baseline is not None:
-            columns["baseline"] = self.baseline.astype(self.targets.dtype)
+        for name, values in {"predicted": self.predicted, "baseline": self.baseline}.items():
+            if values is not None:
+                columns[name] = values.astype(self.targets.dtype)
         arrays = {
             name: array if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
             for name, array in columns.items()
@@ -53,14 +56,16 @@ class ScoredRows:
 
         table = pq.read_table(folder / FILE)
 
-        def values(name: str) -> npt.NDArray[Any]:
+        def values(name: str) -> Any:
+            if name not in table.column_names:
+                return None
             column = table.column(name).combine_chunks()
             if hasattr(column.type, "list_size"):
                 return np.asarray(column.flatten()).reshape(len(column), -1)
             return np.asarray(column)
 
-        baseline = values("baseline") if "baseline" in table.column_names else None
-        return cls(values("text_hash"), values("target"), values("logits"), baseline)
+        names = ("text_hash", "target", "logits", "predicted", "baseline")
+        return cls(*map(values, names))
 
 
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:

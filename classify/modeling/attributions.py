@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import threading
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -91,25 +93,53 @@ def explain(
 ) -> list[WordAttribution]:
     """Return the attribution of each word to a logit, in order; the text, or the two, are the only row of `tokens`.
 
-    Raises InputError if the tokenizer gives no character offsets.
+    A long text is read as in prediction: words that no sequence holds are left out, of several sequences the mean of
+    their logits is attributed. Raises InputError if the tokenizer gives no character offsets.
     """
     if not tokenizer.is_fast:
         raise InputError(
             f"explanations need a fast tokenizer. Got {type(tokenizer).__name__} instead; train with a --model that "
             "has a tokenizer.json."
         )
-    tokens = tokens.cut(tokens.max_length)
-    scores = integrated_gradients(classifier, tokens, 0, output, get_padding_id(tokenizer), device, steps)
+    attribute = functools.partial(
+        integrated_gradients,
+        classifier,
+        output=output,
+        pad_token_id=get_padding_id(tokenizer),
+        device=device,
+        steps=steps,
+    )
+    if tokens.second is None:
+        read = [_attribute_sequences(tokens, attribute)]
+    else:
+        scores = attribute(tokens, 0).numpy()
+        read = [(np.arange(place.stop - place.start), scores[place]) for place in tokens.text_places(0)]
     words: list[WordAttribution] = []
-    for text, place in zip(texts, tokens.text_places(0), strict=True):
+    for text, (places, values) in zip(texts, read, strict=True):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        words += _join_tokens(text, encoded["offset_mapping"], scores[place].tolist())
+        spans = encoded["offset_mapping"]
+        words += _join_tokens(text, [spans[place] for place in places.tolist()], values.tolist())
     return words
 
 
+def _attribute_sequences(
+    tokens: Tokens, attribute: Callable[[Tokens, int], torch.Tensor]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return the places (n,) of the tokens that are read of the one text, and their attributions (n,).
+
+    The output layer is linear, so the logit is the mean of the sequences' logits, and so are its attributions.
+    """
+    sequences, places = tokens.split_sequences(0)
+    total = np.zeros(int(tokens.first.lengths()[0]))
+    for number, held in enumerate(places):
+        scores = attribute(sequences, number).numpy()
+        np.add.at(total, held, scores[sequences.text_places(number)[0]] / len(places))
+    read = np.unique(np.concatenate(places))
+    return read, total[read]
+
+
 def _join_tokens(text: str, spans: Sequence[tuple[int, int]], values: Sequence[float]) -> list[WordAttribution]:
-    """Return the words of one text with the sums over their tokens; those behind the last of `values` are left out."""
-    spans = spans[: len(values)]
+    """Return the words of one text with the sums over their tokens."""
     words = []
     for _, places in itertools.groupby(range(len(spans)), key=_word_numbers(text, spans).__getitem__):
         group = list(places)

@@ -49,7 +49,8 @@ def _write(
     trained_rows: int,
 ) -> None:
     table, task, targets = labelled.table, labelled.task, labelled.targets
-    fields = task.prediction_fields(task.probabilities(logits))
+    probabilities = task.probabilities(logits)
+    fields = task.prediction_fields(probabilities)
     hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
     metrics: dict[str, Any] = {
         "task": task.name,
@@ -68,6 +69,6 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
         write_predictions(made / "predictions.csv", table, labelled.rows, task.prediction_columns(), fields)
-        ScoredRows(hashes, targets, logits, None).write(made)
+        ScoredRows(hashes, targets, logits, task.decide(probabilities), None).write(made)
         write_json(made / "metrics.json", metrics)
         write_json(made / "run.json", {**record, "versions": versions(), "status": "finished"})

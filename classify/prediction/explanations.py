@@ -20,8 +20,14 @@ TEXTS, _WORDS = 20, 6
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
-    """Write explanations.json into a result folder, in this process alone: the others of the run have ended."""
+    """Write explanations.json into a result folder, in this process alone: the others of the run have ended.
+
+    Not of rows that were scored by the models of folds: the final model, which is saved, was trained on them.
+    """
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
+    metrics = read_json(folder / "metrics.json")
+    if (metrics["test"] or metrics["eval"]).get("method"):
+        return
     texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
     from classify.modeling.attributions import FEW_STEPS
     from classify.prediction.predict import load_classifier

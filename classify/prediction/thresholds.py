@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from classify.errors import InputError
-from classify.evaluation.automation import FEWEST, Threshold, find_threshold
+from classify.evaluation.automation import Threshold, find_threshold
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.tasks.base import Task
 
@@ -31,8 +31,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
             "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
         )
         raise InputError(
-            f"--min-precision {precision:g}: not reached by any confidence threshold that accepts at least {FEWEST} "
-            f"of the {len(confidence)} held-out rows of {folder}. The highest is {reached}; give that, or "
-            "--min-confidence."
+            f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
+            f"confidence (lower bound of the 95 % interval). The highest is {reached}; give that, or --min-confidence."
         )
     return threshold

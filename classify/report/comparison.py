@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.console import align_columns
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.evaluation.metrics import display_name
 from classify.evaluation.paired import SignTest, sign_test
 from classify.report.result import Result
 from classify.report.wording import count
 
 _SURE = 0.05
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,15 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared on `rows` shared rows; of further rows that all scored, `relabelled` have different labels."""
+    """Runs compared on `rows` shared rows; of further rows that all scored, `relabelled` have different labels.
+
+    `unknown` are the labels that some runs lack, by folder.
+    """
 
     runs: tuple[ComparedRun, ...]
     rows: int
     relabelled: int
+    unknown: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> list[str]:
@@ -57,7 +62,7 @@ class Comparison:
             }
             for run in self.runs
         ]
-        return {"rows": self.rows, "relabelled": self.relabelled, "runs": runs}
+        return {"rows": self.rows, "relabelled": self.relabelled, "unknown": self.unknown, "runs": runs}
 
     def lines(self) -> list[str]:
         """Return the comparison as a table for a terminal."""
@@ -75,11 +80,18 @@ class Comparison:
         return f"; {self.relabelled} more {have} different labels and {are} left out"
 
     def notes(self) -> list[str]:
-        """Return a note for each model that was trained on rows it is scored on."""
+        """Return a note for each model that lacks labels, or was trained on rows it is scored on."""
         return [
-            f"the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too good"
-            for run in self.runs
-            if run.trained_rows
+            *(
+                f"{folder} does not know {list_some(list(map(repr, labels[:_SHOWN])), len(labels))}; rows with such a "
+                "label are compared only if all runs scored them with the same label"
+                for folder, labels in self.unknown.items()
+            ),
+            *(
+                f"the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too good"
+                for run in self.runs
+                if run.trained_rows
+            ),
         ]
 
 
@@ -100,11 +112,21 @@ def compare(folders: Sequence[Path]) -> Comparison:
 def compare_results(results: Sequence[Result]) -> Comparison:
     """Compare results. Raises InputError where tasks differ, or no row is shared."""
     folders, task = [result.folder for result in results], results[0].task
+    labels = list(dict.fromkeys(label for result in results for label in result.task.labels))
     for folder, result in zip(folders, results, strict=True):
-        if result.task.name != task.name or result.task.labels != task.labels:
+        if result.task.name != task.name or not (task.has_labels or result.task.labels == task.labels):
+            raise InputError(f"{folder}: it has another task than {folders[0]}; expected runs of the same task.")
+        if set(result.task.labels).isdisjoint(task.labels):
             raise InputError(
-                f"{folder}: its labels differ from those of {folders[0]}; expected runs of the same task and labels."
+                f"{folder}: it has no label in common with {folders[0]}; expected runs of the same labels."
             )
+    unknown = {
+        str(folder): missing
+        for folder, result in zip(folders, results, strict=True)
+        if (missing := [label for label in labels if label not in result.task.labels])
+    }
+    if unknown:  # predictions and targets by the numbers of all labels
+        task = type(task)(labels)
     indices = [_index_by_text(result) for result in results]
     shared = [key for key in indices[0] if all(key in index for index in indices)]
     if not shared:
@@ -112,7 +134,9 @@ def compare_results(results: Sequence[Result]) -> Comparison:
             f"{', '.join(map(str, folders))} scored no text in common; score all on one table: classify evaluate."
         )
     rows = np.array([[index[key] for key in shared] for index in indices])
-    targets = [result.rows.targets[places] for result, places in zip(results, rows, strict=True)]
+    targets = [
+        result.task.renumber(result.rows.targets[places], labels) for result, places in zip(results, rows, strict=True)
+    ]
     same = np.ones(len(shared), dtype=bool)
     for further in targets[1:]:
         same &= (further == targets[0]).reshape(len(shared), -1).all(axis=1)
@@ -124,13 +148,13 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     runs: list[ComparedRun] = []
     reference: npt.NDArray[np.float64] | None = None
     for folder, result, places in zip(folders, results, rows, strict=True):
-        predicted, targets_here = result.predicted[places[same]], targets[0][same]
+        predicted, targets_here = result.task.renumber(result.predicted[places[same]], labels), targets[0][same]
         scores = task.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
         reference = scores if reference is None else reference
         trained = int(result.metrics.get("trained_rows") or 0)
         runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, trained))
-    return Comparison(tuple(runs), int(same.sum()), int((~same).sum()))
+    return Comparison(tuple(runs), int(same.sum()), int((~same).sum()), unknown)
 
 
 def _read(folder: Path) -> Result:

@@ -18,6 +18,7 @@ from classify.data.formats.delimited import read_written
 from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
+from classify.evaluation.multi_label_metrics import SCORED_ROWS
 from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.wording import count
@@ -94,11 +95,12 @@ class Result:
     def scored(self) -> str:
         """Return how many rows were scored, and which, e.g. "200 test rows"."""
         rows = self.scores["rows"]
+        chosen = ", on which the thresholds were chosen, too" if self.scores.get("thresholds") == SCORED_ROWS else ""
         if method := self.scores.get("method"):
             return f"{count(rows, 'row')} by {method}"
         if not self.is_training:
             return count(rows, "row")
-        return count(rows, "test row" if self.metrics["test"] else "validation row")
+        return count(rows, "test row" if self.metrics["test"] else "validation row") + chosen
 
     def score_row(self, name: str) -> dict[str, Any]:
         """Return a metric with its interval, beside the baseline's and that of the most frequent label."""
@@ -118,7 +120,7 @@ class Result:
     @functools.cached_property
     def predicted(self) -> npt.NDArray[Any]:
         """Return the predictions, in the form of the targets."""
-        return self.task.decide(self.probabilities)
+        return self.task.decide(self.probabilities) if self.rows.predicted is None else self.rows.predicted
 
 
 def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:

@@ -175,14 +175,22 @@ def errors(result: Result) -> Mapping[str, Any] | None:
 
 @_section("Labels to check")
 def suspects(result: Result) -> Mapping[str, Any] | None:
-    """Show the labels that are probably wrong, where all rows were scored by cross-validation."""
+    """Show the labels that may be wrong, where all rows were scored by cross-validation."""
     rows, count = read_suspects(result.folder, _ERRORS)
     if not count:
         return None
     for row in rows:
         row["text"] = _shorten(row["text"])
     shell = shlex.quote(str(result.folder / suspects_file.FILE))
-    return {"rows": rows, "count": count, "all": len(result.texts), "shell": shell}
+    return {
+        "rows": rows,
+        "count": count,
+        "all": len(result.texts),
+        "shell": shell,
+        "measured": suspects_file.MEASURED,
+        "unit": result.run["data"].get("unit") or "place",
+        "has_id": any(row["id"] for row in rows),
+    }
 
 
 @_section("Labels and probabilities")

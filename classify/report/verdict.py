@@ -9,6 +9,8 @@ from classify.report.wording import count
 
 _CERTAIN, _SURE = 0.001, 0.05
 _FEW = 200
+# Rows of a class from which it is called weak.
+_FEWEST = 3
 # F1 below which a class is named, and how many are named.
 WEAK, _NAMED = 0.6, 3
 
@@ -53,14 +55,16 @@ def _advice(result: Result) -> str:
         flag = "--test-data" if result.is_training else "--data"
         parts.append(f"score it on more rows ({rows} {'leaves' if rows == 1 else 'leave'} a wide interval; {flag})")
     per_class = result.scores["per_class"]
-    weak = sorted((score["f1"], name) for name, score in per_class.items() if score["support"] and score["f1"] < WEAK)
+    # One or two rows are a typing error, or too few to be called weak.
+    weak = sorted(
+        (score["f1"], name) for name, score in per_class.items() if score["support"] >= _FEWEST and score["f1"] < WEAK
+    )
     if weak:
         named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
         parts.append(f"add rows of the weakest classes: {named}")
     suspects = read_suspects(result.folder, 0)[1]
     if suspects:
-        are = "is" if suspects == 1 else "are"
-        parts.append(f"review the {count(suspects, 'label')} in suspects.csv, which {are} probably wrong")
+        parts.append(f"review the {count(suspects, 'label')} in suspects.csv, which may be wrong")
     elif per_class and (result.predicted != result.rows.targets).any():
         parts.append("check the labels of the errors listed below")
     return f"Next: {'; '.join(parts)}." if parts else "Next: use it, and score it again when new labelled rows exist."

@@ -60,6 +60,7 @@ class Task(LabelEncoder):
     selection: tuple[str, ...]  # the metrics that may select the best weights, first the default
     has_labels: ClassVar[bool] = True  # its outputs are labels, not numbers
     has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
+    has_thresholds: ClassVar[bool] = False  # `finalize` chooses thresholds by the scores of the rows it gets
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
     row_metric: ClassVar[str]  # the mean of `row_scores`, by which models are compared row by row
     sections: ClassVar[tuple[str, ...]]  # of report.html in their order, by their names in `report.sections`
@@ -152,6 +153,12 @@ class Task(LabelEncoder):
     def decide(self, probabilities: npt.NDArray[np.float64]) -> Array:
         """Return the predictions in the form of `encode`."""
 
+    def decide_out_of_fold(
+        self, probabilities: npt.NDArray[np.float64], targets: Array, folds: npt.NDArray[np.int64]
+    ) -> Array:
+        """Return the predictions of rows from the models of `folds` (rows,), each without a choice on its own fold."""
+        return self.decide(probabilities)
+
     @abstractmethod
     def values(self, predicted: Array) -> list[Any]:
         """Return predictions in the form of `encode` as labels, lists of labels, or numbers."""
@@ -161,8 +168,16 @@ class Task(LabelEncoder):
         """Compute metrics of predictions in the form of `encode`, first the one for probe and baselines."""
 
     @abstractmethod
-    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
-        """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals."""
+    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
+        """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals.
+
+        `predicted` are the predictions, by default those that `decide` makes.
+        """
+
+    def renumber(self, values: Array, labels: Sequence[str]) -> Array:
+        """Return targets or predictions by the numbers of other `labels`, which include those of this task."""
+        assert list(labels) == self.labels
+        return values
 
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
@@ -207,5 +222,10 @@ class Task(LabelEncoder):
         """Return the names of the columns that predictions append to the table."""
 
     @abstractmethod
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
-        """Yield the cells of those columns, row by row, numbers in the format `digits`."""
+    def prediction_fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
+        """Yield the cells of those columns, row by row, numbers in the format `digits`.
+
+        `predicted` are the predictions, by default those that `decide` makes.
+        """

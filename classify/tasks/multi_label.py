@@ -71,6 +71,7 @@ class MultiLabel(Task):
     probe = "one logistic regression per label"
     primary = "macro_f1"
     row_metric = "jaccard"
+    has_thresholds = True
     sections = (
         "scores", "per_class", "label_charts", "worst_rows", "lengths", "data", "course", "usage", "decisions",
     )  # fmt: skip
@@ -282,6 +283,17 @@ class MultiLabel(Task):
         """Return 1 for the labels whose probability reaches their threshold."""
         return (probabilities >= self.thresholds).astype(np.uint8)
 
+    def decide_out_of_fold(
+        self, probabilities: npt.NDArray[np.float64], targets: Array, folds: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint8]:
+        """Return 1 for the labels whose probability reaches the threshold that is best for the other folds."""
+        predicted = np.empty(probabilities.shape, dtype=np.uint8)
+        for number in np.unique(folds).tolist():
+            own = folds == number
+            thresholds = multi_label_metrics.choose_thresholds(probabilities[~own], targets[~own])
+            predicted[own] = probabilities[own] >= thresholds
+        return predicted
+
     def values(self, predicted: Array) -> list[list[str]]:
         return [[self.labels[number] for number in np.flatnonzero(row)] for row in predicted]
 
@@ -289,13 +301,18 @@ class MultiLabel(Task):
         """Compute micro and macro F1, Jaccard and the share of rows with exactly the right labels."""
         return multi_label_metrics.decision_metrics(predicted, targets)
 
-    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
+    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
         """Compute these, average precision, loss, and per-label scores."""
         probabilities = self.probabilities(logits)
         loss = binary_cross_entropy(logits, targets)
-        return multi_label_metrics.score(
-            self.decide(probabilities), probabilities, targets, self.labels, loss=loss, seed=seed
-        )
+        predicted = self.decide(probabilities) if predicted is None else predicted
+        return multi_label_metrics.score(predicted, probabilities, targets, self.labels, loss=loss, seed=seed)
+
+    def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
+        """Return a column for each of `labels`, 0 for labels that this task does not know."""
+        renumbered = np.zeros((len(values), len(labels)), dtype=np.uint8)
+        renumbered[:, [labels.index(label) for label in self.labels]] = values
+        return renumbered
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
         """Return the Jaccard index of each row's labels, 1 where both are none."""
@@ -357,8 +374,11 @@ class MultiLabel(Task):
     def prediction_columns(self) -> list[str]:
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
-        for row, decided in zip(probabilities, self.decide(probabilities), strict=True):
+    def prediction_fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
+        predicted = self.decide(probabilities) if predicted is None else predicted
+        for row, decided in zip(probabilities, predicted, strict=True):
             labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(decided))
             yield [labels, *(f"{p:{digits}}" for p in row)]
 

@@ -191,7 +191,7 @@ class Regression(Task):
         """Compute Pearson's and Spearman's correlation, mean squared and mean absolute error."""
         return regression_metrics(predicted, targets)
 
-    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
+    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
         """Compute these and the loss in standardized units."""
         metrics = self.metrics(self.decide(self.probabilities(logits)), targets)
         intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets))}
@@ -250,7 +250,9 @@ class Regression(Task):
     def prediction_columns(self) -> list[str]:
         return ["predicted_score"]
 
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
+    def prediction_fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
 

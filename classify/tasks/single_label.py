@@ -172,9 +172,12 @@ class SingleLabel(Task):
         """Compute accuracy and macro F1; of ratings also the mean absolute error."""
         return classification_metrics(predicted, targets, self._ratings)
 
-    def score(self, logits: Array, targets: Array, seed: int) -> Scores:
+    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
         """Compute these, the metrics of --metric-for-best-model, and per-class scores."""
         return score_classes(logits, targets, self.labels, seed, self._ratings)
+
+    def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+        return np.array([labels.index(label) for label in self.labels])[values]
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
         """Return 1 where the class is right, else 0."""
@@ -231,7 +234,9 @@ class SingleLabel(Task):
     def prediction_columns(self) -> list[str]:
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
-    def prediction_fields(self, probabilities: npt.NDArray[np.float64], digits: str = EXACT) -> Iterator[list[str]]:
+    def prediction_fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
             numbers = [f"{p:{digits}}" for p in row]
             yield [self.labels[best], numbers[best], *numbers]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from classify.training.progress import Progress
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})$")
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint of another user, which may be whole."""
 
 
 class CheckpointState(TypedDict):
@@ -123,6 +128,8 @@ def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     for path in reversed(list_finished(folder)):
         try:
             return load(path), problems
+        except UnreadableError:
+            raise
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
@@ -157,6 +164,10 @@ def load(path: Path) -> Checkpoint:
         state = read_json(path / "state.json")
     except FileNotFoundError as error:
         raise CheckpointError(f"{error.filename} is missing") from None
+    except PermissionError as error:
+        raise UnreadableError(
+            f"{error.filename}: this user may not read it; ask its owner for chmod -R a+rX {shlex.quote(str(path))}"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
     return Checkpoint(path, state)

@@ -29,6 +29,8 @@ from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.strategies.base import Strategy
 
 _FEWEST_ROWS = 8
+# Rows of a class up to which its rows, not the class, weigh as much as others.
+_RARE = 2
 # With fewer, where memory is short, there is little left to learn from.
 _LEAST_ROWS = 4
 _WARMUP = 0.1
@@ -197,9 +199,13 @@ class ContrastiveTrainer:
 def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Draw about `count` indices into `numbers`, each number equally often, if possible at least twice.
 
-    With more numbers than half of `count`, some are left out.
+    With more numbers than half of `count`, some are left out. Numbers of one or two rows are drawn no more often than
+    rows of others: many are typing errors.
     """
-    classes = np.unique(numbers)
+    classes, rows = np.unique(numbers, return_counts=True)
+    rare = rows <= _RARE
+    if rare.any() and not rare.all():
+        classes = classes[~rare | (generator.random(len(classes)) < rows / rows.mean())]
     if 2 * len(classes) > count:
         classes = generator.choice(classes, count // 2, replace=False)
     each = max(2, count // len(classes))

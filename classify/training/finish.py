@@ -21,10 +21,12 @@ import torch
 
 from classify.data import split_record
 from classify.data.files import write_json
-from classify.data.splits import Splits
+from classify.data.splits import Split, Splits
+from classify.errors import list_some
 from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Rescaling
+from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.paired import sign_test
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows
@@ -40,6 +42,8 @@ from classify.training.train_log import Log
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
+# Labels that may be wrong which the terminal shows.
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,13 @@ class Final:
 class Results:
     """Results of a finished run, for the writers of its files.
 
-    `unlabelled` are the logits of rows without a label by file; `unseen` are the scores of test texts that are not in
-    the training split.
+    `predicted` are the predictions of the scored rows, in the form of the targets. `unlabelled` are the logits of rows
+    without a label by file; `unseen` are the scores of test texts that are not in the training split.
     """
 
     context: TrainingContext
     final: Final
+    predicted: npt.NDArray[Any]
     trainer: Trainer
     record: RunRecord
     weights: dict[str, Any]
@@ -129,8 +134,12 @@ def finish(
     if context.config.training.save_dtype != "float32":
         final = _round_weights(context, final)
     task, seed = final.task, context.config.training.seed
-    validation_scores = task.score(final.validation, splits.validation.targets, seed)
-    scores = validation_scores if splits.test is None else task.score(final.scored, splits.test.targets, seed)
+    predicted = _decide(context, final.task, final.validation, splits.validation)
+    validation_scores = task.score(final.validation, splits.validation.targets, seed, predicted)
+    scores = validation_scores
+    if splits.test is not None:
+        predicted = _decide(context, final.task, final.scored, splits.test)
+        scores = task.score(final.scored, splits.test.targets, seed, predicted)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
     log.write_final(trainer, task, final.scored, splits.scored.targets)
@@ -144,6 +153,7 @@ def finish(
             results = Results(
                 context=context,
                 final=final,
+                predicted=predicted,
                 trainer=trainer,
                 record=record,
                 weights=weights,
@@ -158,6 +168,14 @@ def finish(
             for name, write in WRITERS:
                 with output.writing(name):
                     write(results)
+
+
+def _decide(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:
+    """Return the predictions of a split, in the form of the targets."""
+    probabilities, folds = task.probabilities(logits), context.splits.folds
+    if folds is not None and split is context.splits.train:
+        return task.decide_out_of_fold(probabilities, split.targets, folds)
+    return task.decide(probabilities)
 
 
 def _calibrate(context: TrainingContext, validation: Logits) -> Final:
@@ -295,7 +313,8 @@ def _write_predictions(results: Results) -> None:
     files = {"predictions.csv": (results.splits.scored, results.final.scored)}
     files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
     for name, (split, logits) in files.items():
-        columns, fields = task.prediction_columns(), task.prediction_fields(task.probabilities(logits), digits)
+        columns, predicted = task.prediction_columns(), results.predicted if split is results.splits.scored else None
+        fields = task.prediction_fields(task.probabilities(logits), digits, predicted)
         if split is results.splits.train:  # scored by the fold that did not train on the row
             assert results.splits.folds is not None
             columns = [*columns, FOLD_COLUMN]
@@ -314,7 +333,8 @@ def _write_predictions(results: Results) -> None:
 def _write_scored_rows(results: Results) -> None:
     scored, baseline = results.splits.scored, results.baseline
     hashes = scored.table.text_hashes(results.splits.columns.text)[scored.rows]
-    rows = ScoredRows(hashes, scored.targets, results.final.scored, None if baseline is None else baseline.predicted)
+    others = None if baseline is None else baseline.predicted
+    rows = ScoredRows(hashes, scored.targets, results.final.scored, results.predicted, others)
     rows.write(results.context.output.folder)
 
 
@@ -344,7 +364,10 @@ def _write_split(results: Results) -> None:
 def _write_metrics(results: Results) -> None:
     progress = results.trainer.progress
     method = {} if results.splits.method is None else {"method": results.splits.method}
-    validation, test = {**results.validation_scores.as_json(), **method}, None
+    thresholds = {}
+    if results.task.has_thresholds:
+        thresholds = {"thresholds": SCORED_ROWS if results.splits.folds is None else OTHER_FOLDS}
+    validation, test = {**results.validation_scores.as_json(), **method, **thresholds}, None
     if results.splits.test is not None:
         unseen = {} if results.unseen is None else {"unseen": results.unseen.as_json()}
         test = {**results.scores.as_json(), **unseen}
@@ -381,8 +404,7 @@ def _describe_baseline(results: Results) -> dict[str, Any] | None:
     baseline, task, targets = results.baseline, results.task, results.splits.scored.targets
     if baseline is None:
         return None
-    predicted = task.decide(task.probabilities(results.final.scored))
-    compared = sign_test(task.row_scores(predicted, targets), task.row_scores(baseline.predicted, targets))
+    compared = sign_test(task.row_scores(results.predicted, targets), task.row_scores(baseline.predicted, targets))
     return {**baseline.as_json(), "paired": asdict(compared)}
 
 
@@ -421,6 +443,19 @@ def _notes(results: Results, name: str) -> list[str]:
         loss=advice.TrainingLoss(last if first is None else first, last, epochs, results.task.chance_loss),
         balanced=results.context.config.training.class_weights == "balanced",
     )
+    if results.task.has_thresholds and results.splits.test is None and results.splits.folds is None:
+        notes.append(
+            "the thresholds were chosen on the validation rows that are scored, so F1 may be too high; give "
+            "--test-data, or --folds 5"
+        )
+    suspects, counted = suspects_file.read_suspects(results.context.output.folder, _SHOWN)
+    if counted:
+        unit = results.splits.train.table.unit
+        shown = (f"{unit} {one['row']}: {one['label']!r}, suggested {one['suggested_label']!r}" for one in suspects)
+        notes.append(
+            f"{counted} of {len(results.splits.train)} labels may be wrong ({suspects_file.MEASURED}; suspects.csv): "
+            f"{list_some([line.strip() for line in shown], counted)}"
+        )
     if results.unseen is not None:
         notes.append(
             f"without the {len(results.splits.in_training['test'])} test texts that are also in the training split: "

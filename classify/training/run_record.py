@@ -84,6 +84,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
             "sha256": table.sha256,
             "form": table.form,
             "rows": len(table),
+            "unit": table.unit,
             "skipped": table.skipped,
             "columns": table.columns,
             "fingerprint": splits.fingerprint,

@@ -53,6 +53,8 @@ from classify.training.terminal import log, log_detail
 
 # Characters of a library's error that a message quotes.
 _SHOWN = 120
+# Rows of a label that may be a typing error.
+_RARE = 2
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,17 @@ class TrainingContext:
         return time.time() - self.started
 
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
-        """Return the rows that the model learns from before any epoch: `data`, and the names of the labels."""
+        """Return the rows that the model learns from before any epoch: `data`, and the names of the labels.
+
+        A label of one or two rows beside one of ten times as many may be a typing error: its name is left out.
+        """
         texts = self.data.label_texts
         if texts is None:
             return data
-        rows = np.concatenate([data.rows, len(data.tokens) + np.arange(len(texts))])
-        targets = np.concatenate([data.targets, np.arange(len(texts), dtype=data.targets.dtype)])
+        counts = self.inputs.task.label_counts(self.splits.train.targets)
+        labels = np.flatnonzero((counts > _RARE) | (10 * counts > counts.max()))
+        rows = np.concatenate([data.rows, len(data.tokens) + labels])
+        targets = np.concatenate([data.targets, labels.astype(data.targets.dtype)])
         return TokenizedSplit(data.tokens.join(texts), rows, targets)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle  # noqa: TID251
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -144,6 +145,10 @@ def test_clone_pickle_and_save(fitted: TextClassifier, tmp_path: Path) -> None:
     expected = fitted.predict_proba(TEXTS[:3])
     again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - of this test
     np.testing.assert_allclose(again.predict_proba(TEXTS[:3]), expected, atol=1e-6)
+    loaded = TextClassifier.load(fitted.save(tmp_path / "again"))
+    assert loaded.get_params() == {**fitted.get_params(), "output_dir": None}
+    assert (loaded.classes_.dtype, loaded.classes_.tolist()) == (fitted.classes_.dtype, fitted.classes_.tolist())
+    np.testing.assert_allclose(loaded.predict_proba(TEXTS[:3]), expected, atol=1e-6)
     with classify.load(fitted.save(tmp_path / "saved"), use_cpu=True) as run:
         np.testing.assert_allclose(run.predict_proba(TEXTS[:3]), expected, atol=1e-6)
 
@@ -155,6 +160,32 @@ def test_a_temporary_folder_is_removed_with_the_estimator(model_folder: Path) ->
     estimator.run_.close()
     del estimator
     assert not folder.exists()
+
+
+def test_a_pickle_holds_the_model(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no text: it may be moved to another machine. Nothing is left behind here."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    estimator = make(model_folder).fit(TEXTS, np.arange(len(TEXTS)) % 3)
+    expected = estimator.predict(TEXTS)
+    content = pickle.dumps(estimator)
+    assert not [text for text in TEXTS if len(text) > 20 and text.encode() in content]
+    estimator.run_.close()
+    del estimator
+    assert list((tmp_path / "temporary").iterdir()) == []
+    again = pickle.loads(content)  # noqa: S301 - of this test
+    np.testing.assert_array_equal(again.predict(TEXTS), expected)
+    again.run_.close()
+    del again
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_run_of_the_command_is_loaded(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    run = classify.train(table, model=model_folder, preset="fast", cpu=True, output_dir=tmp_path / "out")
+    loaded = TextClassifier.load(run.folder)
+    assert loaded.predict(TEXTS).tolist() == run.predict(TEXTS)
+    with pytest.raises(InputError):
+        TextClassifier.load(tmp_path)
 
 
 def test_a_copy_outlives_the_original(model_folder: Path) -> None:

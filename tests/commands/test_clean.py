@@ -38,11 +38,11 @@ def noisy(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def test_most_of_the_first_suspects_are_wrong(noisy: tuple[Path, Path, list[int]]) -> None:
     table, out, wrong = noisy
     suspects = read_table(str(out / "suspects.csv"))
-    first = [int(row) - 1 for row in suspects.column("row")[: len(wrong)]]
+    first = [int(row) - 2 for row in suspects.column("row")[: len(wrong)]]  # line 1 is the header
     assert len(set(first) & set(wrong)) >= 0.8 * len(wrong)
     rows = read_table(str(table))
-    assert suspects.column("label") == [rows.column("label")[int(row) - 1] for row in suspects.column("row")]
-    assert suspects.column("text") == [rows.column("text")[int(row) - 1] for row in suspects.column("row")]
+    assert suspects.column("label") == [rows.column("label")[int(row) - 2] for row in suspects.column("row")]
+    assert suspects.column("text") == [rows.column("text")[int(row) - 2] for row in suspects.column("row")]
 
 
 def test_a_reviewed_file_is_applied_to_a_copy(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
@@ -52,14 +52,20 @@ def test_a_reviewed_file_is_applied_to_a_copy(noisy: tuple[Path, Path, list[int]
     reviewed = out / "reviewed.csv"
     reviewed.write_text("".join(suspects[:4]))
     assert main(["clean", "--apply", str(reviewed), "--out", str(tmp_path / "c.csv")]) == 0
-    assert "3 labels changed in column 'label'" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "3 labels changed in column 'label'" in printed
+    counts = {name: read_table(str(table)).column("label").count(name) for name in tiny.CLASS_WORDS}
+    after = {name: read_table(str(tmp_path / "c.csv")).column("label").count(name) for name in tiny.CLASS_WORDS}
+    assert {line.strip() for line in printed.splitlines()[1:]} == {
+        f"{name!r}: {counts[name]} rows before, {after[name]} after" for name in counts if counts[name] != after[name]
+    }
     assert table.read_bytes() == before
     old, new, applied = read_table(str(table)), read_table(str(tmp_path / "c.csv")), read_table(str(reviewed))
     assert new.column("text") == old.column("text")
     changed = [row for row in range(300) if new.column("label")[row] != old.column("label")[row]]
-    assert changed == sorted(int(row) - 1 for row in applied.column("row"))
+    assert changed == sorted(int(row) - 2 for row in applied.column("row"))
     for row, label in zip(applied.column("row"), applied.column("suggested_label"), strict=True):
-        assert new.column("label")[int(row) - 1] == label
+        assert new.column("label")[int(row) - 2] == label
     # Applied to the copy again nothing is left to change.
     words = ["clean", "--apply", str(reviewed), "--data", str(tmp_path / "c.csv"), "--out", str(tmp_path / "d.csv")]
     assert main(words) == 0
@@ -137,6 +143,36 @@ def test_a_rare_class_that_the_model_agrees_with_is_no_suspect() -> None:
     assert set(find_suspects(probabilities, targets).rows.tolist()) <= set(range(95, 100))
 
 
+def test_nothing_less_probable_than_the_label_is_suggested() -> None:
+    """The mean probability of a rare class is near 0, so it reaches its threshold in most rows of others."""
+    draw = np.random.default_rng(0)
+    targets = np.repeat([0, 1, 2, 3], [60, 30, 8, 1])
+    probabilities = draw.dirichlet([1, 1, 1, 1], size=len(targets)) * 0.4
+    probabilities[np.arange(len(targets)), targets] += 0.6 * draw.random(len(targets))
+    probabilities[targets == 2] = [0.7, 0.2, 0.08, 0.02]
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    suspects = find_suspects(probabilities, targets)
+    assert len(suspects.rows)
+    own = probabilities[suspects.rows, targets[suspects.rows]]
+    assert (probabilities[suspects.rows, suspects.suggested] > own).all()
+    assert 3 not in suspects.suggested, "a class of one row, perhaps a typing error"
+
+
+def test_rows_are_numbered_as_in_messages_and_have_their_id(tmp_path: Path) -> None:
+    """By the line of a text file, in which a row may span several, or by the row of a sheet."""
+    content = 'ticket_id,text,label\nT-1,"two\nlines",a\nT-2,one,b\nT-3,another,a\n'
+    (tmp_path / "my.csv").write_text(content)
+    table = read_table(str(tmp_path / "my.csv"))
+    suspects, targets = Suspects(np.array([2, 1]), np.array([1, 0])), np.array([0, 1, 0])
+    path, columns, probabilities = tmp_path / "suspects.csv", ("text", "label"), np.full((3, 2), 0.5)
+    write_suspects(path, suspects, table, np.arange(3), columns, targets, probabilities)
+    written = read_table(str(path))
+    assert written.columns == ["row", "ticket_id", "label", "suggested_label", "prob_label", "prob_suggested", "text"]
+    assert (written.column("row"), written.column("ticket_id")) == (["5", "4"], ["T-3", "T-2"])
+    assert table.describe_rows([2, 1]) == f"{tmp_path / 'my.csv'} lines 5, 4"
+    assert apply_suspects(path, table, columns) == (["a", "a", "b"], 2)
+
+
 def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
     """Labels that look like formulas have a ' before them there, and none in the copy."""
     table = read_table(str(tiny.write_table(tmp_path / "t.csv", [("a", "=x"), ("b", "+y"), ("c", "=x"), ("d", "+y")])))
@@ -155,11 +191,14 @@ def test_confident_learning() -> None:
         [[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.05, 0.95], [0.1, 0.9], [0.2, 0.8], [0.1, 0.9], [0.85, 0.15]]
     )
     targets = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    assert not len(find_suspects(probabilities, targets).rows), "four rows are too few for a threshold"
+    sure = np.array([[0.9, 0.1]] * 4 + [[0.1, 0.9]] * 4)
+    probabilities, targets = np.concatenate([probabilities, sure]), np.concatenate([targets, targets])
     suspects = find_suspects(probabilities, targets)
     assert suspects.rows.tolist() == [3, 7]
     assert suspects.suggested.tolist() == [1, 0]
     assert not len(find_suspects(np.eye(2)[targets], targets).rows)
-    assert not len(find_suspects(np.full((8, 2), 0.5), targets).rows), "no class is more probable than the label"
+    assert not len(find_suspects(np.full((16, 2), 0.5), targets).rows), "no class is more probable than the label"
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "xlsx", "jsonl"])

@@ -14,6 +14,7 @@ from classify.cli import main
 from classify.data.formats.registry import read_table
 from classify.data.labels import ClassNames
 from classify.evaluation.scored_rows import ScoredRows
+from classify.report.result import Result
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
@@ -234,6 +235,35 @@ def test_rows_whose_labels_differ_are_left_out(trained: Path, tmp_path: Path, ca
     capsys.readouterr()
     assert main(["compare", str(trained), str(tmp_path / "scores")]) == 0
     assert "rows: 11 scored by all; 1 more has different labels" in capsys.readouterr().out
+
+
+def test_runs_with_other_labels_are_compared_where_both_know_them(
+    trained: Path, model_folder: Path, table: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """A label was mended or added: the rows that both scored with the same label are compared."""
+    rows = list(zip(read_table(str(table)).column("text"), read_table(str(table)).column("label"), strict=True))
+    scored = read_table(str(trained / "predictions.csv")).column("text")
+    changed = [(text, "app news" if text in scored[:4] and label == "app" else label) for text, label in rows]
+    renamed = sum(text in scored[:4] and label == "app" for text, label in rows)
+    assert renamed
+    changed += [(f"more {number}", "app news") for number in range(10)]
+    new = tiny.write_table(tmp_path / "new.csv", changed)
+    config = make_config(model_folder, new, tmp_path / "new", folds=2, num_train_epochs=0.0)
+    other = train(config)
+    capsys.readouterr()
+    assert main(["compare", str(trained), str(other), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["unknown"] == {str(trained): ["app news"]}
+    assert (content["rows"], content["relabelled"]) == (12 - renamed, renamed)
+    first = Result.read(trained)
+    same = [
+        text not in scored[:4] or first.task.labels[target] != "app"
+        for text, target in zip(scored, first.rows.targets, strict=True)
+    ]
+    right = (first.predicted == first.rows.targets)[same]
+    assert content["runs"][0]["metrics"]["accuracy"] == pytest.approx(right.mean())
+    assert main(["compare", str(trained), str(other)]) == 0
+    assert "does not know 'app news'" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared(trained: Path, table: Path, tmp_path: Path, capsys: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import time
 import unicodedata
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from classify.config.schema import DataConfig
 from classify.data.formats.registry import read_table
-from classify.data.labels import name_classes
+from classify.data.labels import is_typo, name_classes
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
@@ -143,3 +144,30 @@ def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLab
     with pytest.raises(InputError, match=r"400000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
         task.encode(table, "label", "--data")
     assert time.process_time() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant", "may_be"),
+    [
+        ("Biling", "Billing", True),
+        ("Billling", "Billing", True),
+        ("Biliing", "Billing", True),
+        ("Bililng", "Billing", True),
+        ("tehcnical issue", "technical issues", True),
+        ("satisfied", "unsatisfied", False),
+        ("legal", "illegal", False),
+        ("1 star", "2 star", False),
+        ("level 10", "level 1", False),
+        ("pos", "neg", False),
+        ("card", "cash", False),
+    ],
+)
+def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
+    assert is_typo(typed, meant) is may_be
+    notes = name_classes({typed: 1, meant: 30, "other": 20}).notes()
+    flag = shlex.quote(f"{typed}={meant}")
+    assert [note for note in notes if f"--label-names {flag}" in note] == (notes if may_be else [])
+    assert bool(notes) is may_be
+    assert not name_classes({typed: 4, meant: 30}).notes(), "that is no rare label"
+    (merged,) = name_classes({typed: 1, meant: 30}, requested=f"{typed}={meant}").notes()
+    assert "are one class" in merged

@@ -305,27 +305,30 @@ def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
     wrong = replace(rows, targets=(best + 1) % 3)
     wrong.write(tmp_path)
     with pytest.raises(
-        InputError,
-        match=r"by any confidence threshold that accepts at least 10 of the 12 held-out rows .* highest is none",
+        InputError, match=r"12 held-out rows of .* do not show it for any confidence .* highest is none"
     ):
         find_confidence(str(tmp_path), task, 0.9)
     half = np.where(np.arange(12) % 2, best, (best + 1) % 3)
     replace(rows, targets=half, logits=np.eye(3, dtype=np.float32)[best]).write(tmp_path)
-    with pytest.raises(InputError, match=r"highest is 0\.5 for 100 % of the rows"):
+    with pytest.raises(InputError, match=r"highest is 0\.25 for 100 % of the rows"):
         find_confidence(str(tmp_path), task, 0.9)
 
 
 def test_find_threshold() -> None:
-    confidence = np.array([0.9, 0.8, 0.8, 0.5])
-    right = np.array([1.0, 1.0, 0.0, 1.0])
-    assert find_threshold(confidence, right, 0.9) is None, "that is chance"
-    best = find_threshold(confidence, right, 0.9, fewest=1)
+    """The lower bound of the interval reaches the precision: 10 of 10 rows show 0.72, 73 of 73 show 0.95."""
+    confidence, right = np.linspace(1, 0.5, 100), np.ones(100)
+    right[80:] = 0
+    assert find_threshold(confidence[:10], right[:10], 0.73) is None
+    assert find_threshold(confidence[:72], right[:72], 0.95) is None
+    best = find_threshold(confidence, right, 0.95)
     assert best is not None
-    assert (best.confidence, best.accepted, best.rows) == (0.9, 1, 4)
-    third = find_threshold(confidence, right, 0.75, fewest=1)
-    assert third is not None
-    assert (third.confidence, third.accepted) == (0.5, 4)
-    assert find_threshold(confidence, np.zeros(4), 0.5, fewest=1) is None
+    assert (best.confidence, best.accepted, best.right, best.rows) == (confidence[79], 80, 80, 100)
+    lower = find_threshold(confidence, right, 0.71)
+    assert lower is not None
+    assert (lower.accepted, lower.right) == (100, 80)
+    equal = find_threshold(np.full(100, 0.7), right, 0.75)
+    assert equal is None, "rows of equal confidence are accepted together"
+    assert find_threshold(confidence, np.zeros(100), 0.5) is None
 
 
 @pytest.mark.parametrize(
@@ -382,7 +385,10 @@ def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_
     out = tmp_path / "labelled.xlsx"
     out.write_bytes(b"by hand")
     assert predict(trained, new, out) == 2
-    assert capsys.readouterr().err == f"error: --out {out}: the file exists; give another name, or --overwrite to replace it.\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: --out {out}: the file exists; give another name, or --overwrite to replace it.\n"
+    )
     assert predict(trained, new, out, "--resume") == 2, "there is nothing to resume"
     assert out.read_bytes() == b"by hand"
     assert predict(trained, new, out, "--overwrite") == 0

@@ -165,7 +165,7 @@ def test_the_matrix_of_many_classes_names_its_cells(browser: Any, folder: Path, 
     result = dataclasses.replace(
         result,
         task=task,
-        rows=ScoredRows(np.arange(3_000, dtype=np.uint64), targets, logits, None),
+        rows=ScoredRows(np.arange(3_000, dtype=np.uint64), targets, logits, None, None),
         texts=("a text",) * 3_000,
         metrics={**result.metrics, "test": scores},
     )

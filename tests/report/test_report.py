@@ -215,7 +215,7 @@ def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
     result = dataclasses.replace(
         result,
         task=task,
-        rows=ScoredRows(np.zeros(20_000, np.uint64), targets, logits, None),
+        rows=ScoredRows(np.zeros(20_000, np.uint64), targets, logits, None, None),
         texts=("a long text " * 50,) * 20_000,
         metrics={**result.metrics, "test": scores},
     )

@@ -57,7 +57,7 @@ def test_one_row_better_than_the_baseline(trained: Path) -> None:
 def test_one_suspect(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "suspects.csv").write_text("row,label,suggested_label,prob_label,prob_suggested,text\n1,a,b,0,1,x\n")
     advice = sentences(dataclasses.replace(Result.read(trained), folder=tmp_path, model=tmp_path))[2]
-    assert "review the 1 label in suspects.csv, which is probably wrong" in advice
+    assert "review the 1 label in suspects.csv, which may be wrong" in advice
 
 
 @pytest.mark.parametrize(

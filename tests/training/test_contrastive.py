@@ -52,6 +52,15 @@ def test_classes_are_drawn_alike_and_each_has_a_pair(classes: int, count: int) -
         assert (counts[1:] <= counts[0]).all() if present[0] == 0 else counts.max() == counts.min()
 
 
+def test_a_rare_class_weighs_no_more_than_its_rows() -> None:
+    """One row in a hundred is no third of a step; where all classes are small, none is rare."""
+    draw, labels = np.random.default_rng(0), np.repeat([0, 1, 2], [60, 39, 1])
+    drawn = np.concatenate([labels[contrastive.draw_rows(labels, 32, draw)] for _ in range(300)])
+    assert 0 < np.mean(drawn == 2) < 2 / 100
+    few = np.repeat(np.arange(5), 2)
+    assert sorted(contrastive.draw_rows(few, 32, draw).tolist()) == list(range(10))
+
+
 def spread(folder: Path, steps: int) -> tuple[float, Any]:
     """Mean cosine of two rows of one class less that of two of different ones, after so many steps."""
     data, model = data_and_model(folder)

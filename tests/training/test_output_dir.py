@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, TrainingConfig
-from classify.errors import InputError
+from classify.errors import CheckpointError, InputError
+from classify.training import run
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
+from tests.support.runs import make_config
 
 
 @pytest.fixture
@@ -69,3 +73,32 @@ def test_ranks_that_do_not_decide_look_at_no_folder(here: Path, monkeypatch: pyt
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     assert wanted(output_dir="out").folder == Path("out")
+
+
+def test_files_follow_the_umask(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """A colleague may read, and resume, what the umask lets others read: safetensors lets the owner alone."""
+    before = os.umask(0o027)
+    try:
+        out = run.train(make_config(model_folder, table, tmp_path / "out", max_steps=2, save_steps=1))
+        folds = run.train(make_config(model_folder, table, tmp_path / "folds", num_train_epochs=0.0, folds=2))
+    finally:
+        os.umask(before)
+    files = [file for folder in (out, folds) for file in folder.rglob("*") if file.is_file()]
+    assert any(file.parent.name.startswith("step-") for file in files)
+    assert {oct(file.stat().st_mode & 0o777) for file in files if file.suffix == ".safetensors"} == {"0o640"}
+    assert [file for file in files if not file.stat().st_mode & 0o040] == []
+
+
+def test_a_checkpoint_of_another_user_is_named_as_that(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be whole: nobody is told to delete it."""
+    out = run.train(make_config(model_folder, table, tmp_path / "out", max_steps=2, save_steps=1))
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("classify.training.checkpoint.file_sha256", refuse)
+    with pytest.raises(CheckpointError, match=r"this user may not read it; ask its owner for chmod") as caught:
+        run.train(make_config(model_folder, table, out, max_steps=4, resume_from_checkpoint=True))
+    assert "overwrite" not in str(caught.value)

@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.metrics import f1_score
 
 import classify
 from classify.cli import main
 from classify.errors import InputError, Interrupted
+from classify.evaluation.metrics import sigmoid
+from classify.evaluation.multi_label_metrics import choose_thresholds
+from classify.evaluation.scored_rows import ScoredRows
 from classify.report.page import write_report
 from classify.training.run import train
 from tests.support import processes
@@ -477,3 +481,40 @@ def test_the_scripts_own_commands(model_folder: Path, tmp_path: Path, case: str,
     assert main(["train", *command.split()]) == 0
     assert read_json(tmp_path / "out" / "metrics.json")["task"] == task
     assert read_json(tmp_path / "out" / "metrics.json")["eval"]["rows"] == 20
+
+
+def test_thresholds_of_a_fold_come_from_the_others(model_folder: Path, tmp_path: Path) -> None:
+    """So no row is scored by a threshold that it has chosen, as none of the baseline is."""
+    case = CASES["lists"]
+    table = case.write(tmp_path / "my.csv", 90)
+    out = train(make_config(model_folder, table, tmp_path / "out", folds=3, num_train_epochs=0.0, **case.options))
+    rows, scores = ScoredRows.read(out), read_json(out / "metrics.json")["test"]
+    folds = np.array([int(row["fold"]) for row in parse_rows(out / "predictions.csv")])
+    probabilities, expected = sigmoid(rows.logits), np.zeros(rows.targets.shape, dtype=np.uint8)
+    for fold in (1, 2, 3):
+        others = folds != fold
+        for label in range(rows.targets.shape[1]):
+            (threshold,) = choose_thresholds(probabilities[others][:, [label]], rows.targets[others][:, [label]])
+            expected[~others, label] = probabilities[~others, label] >= threshold
+    assert scores["micro_f1"] == pytest.approx(f1_score(rows.targets, expected, average="micro", zero_division=0.0))
+    assert scores["thresholds"] == "other folds"
+    labels = sorted(scores["per_class"])
+    written = [
+        [label in row["predicted_labels"].split("|") for label in labels] for row in parse_rows(out / "predictions.csv")
+    ]
+    assert np.array_equal(written, expected)
+    assert np.array_equal(rows.predicted, expected), "for the report and for comparisons"
+
+
+def test_thresholds_chosen_on_the_scored_rows_are_noted(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = CASES["lists"]
+    table, validation = case.write(tmp_path / "my.csv"), case.write(tmp_path / "dev.csv", 40)
+    words = ["train", "--data", str(table), "--eval-data", str(validation), "--model", str(model_folder), "--cpu"]
+    assert main([*words, "--preset", "fast", "--output-dir", str(tmp_path / "out")]) == 0
+    assert "the thresholds were chosen on the validation rows that are scored" in capsys.readouterr().out
+    metrics = read_json(tmp_path / "out" / "metrics.json")
+    assert (metrics["test"], metrics["eval"]["thresholds"]) == (None, "scored rows")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "40 validation rows, on which the thresholds were chosen, too" in page
