@@ -206,7 +206,12 @@ def _check_texts(texts: Any) -> list[str]:
     if getattr(texts, "ndim", 1) == 2 and texts.shape[1] == 1:  # a column that a pipeline selected
         texts = np.asarray(texts)[:, 0]
     listed = list(texts)
-    if getattr(texts, "ndim", 1) != 1 or not all(isinstance(text, str) for text in listed):
+    wrong = [place for place, text in enumerate(listed) if not isinstance(text, str)]
+    if getattr(texts, "ndim", 1) == 1 and 0 < len(wrong) < len(listed):
+        raise ValueError(
+            f"X must have a string for each row. Got {describe(listed[wrong[0]])} at index {wrong[0]} instead."
+        )
+    if getattr(texts, "ndim", 1) != 1 or wrong:
         raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
     if not listed:
         raise ValueError("X must have at least one text.")

@@ -80,7 +80,7 @@ def _metadata(result: Result, names: list[str], languages: list[str]) -> str:
             task_type=kind,
             dataset_type=slug,
             dataset_name=Path(result.run["data"]["path"]).name,
-            dataset_split="test" if result.metrics["test"] else "validation",
+            dataset_split=result.scores.get("method") or ("test" if result.metrics["test"] else "validation"),
             metric_type=name,
             metric_value=round(float(result.scores[name]), 4),
             metric_name=display_name(name),

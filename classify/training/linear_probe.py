@@ -11,10 +11,12 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TokenizedSplit
+from classify.distributed.batch_norm import restore_statistics
 from classify.evaluation.inference import compute_logits
 from classify.modeling.classifier import Classifier
 from classify.tasks.base import Task
@@ -23,6 +25,9 @@ from classify.training.strategies.base import Strategy
 # Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
 # a forward pass; docs/recipe.md has what was tried.
 FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
+# Deviation of features relative to their size below which dropout may drown them: 0.004 of a random encoder, 0.38 to
+# 0.92 of pretrained ones. Rows that are tried with dropout then.
+_NEARLY_CONSTANT, _TRIED = 0.05, 64
 
 
 def init_head_from_probe(
@@ -33,12 +38,13 @@ def init_head_from_probe(
     is_final: bool = False,
     encoder_trained: bool = False,
     new: Sequence[str] = (),
-) -> tuple[int, float]:
+) -> tuple[int, float] | None:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
     trained on these rows. With `new` labels it fits the output layer's rows of these, and the others stay. Returns the
-    number of rows it learned from, and the seconds.
+    number of rows it learned from, and the seconds; None where the head stays as it was, since in training, with
+    dropout, it would start worse than chance.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -63,8 +69,27 @@ def init_head_from_probe(
             )
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
+    before = {name: tensor.clone() for name, tensor in strategy.output_layer_weights(keep=True).items()}
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
+    if not is_final and not new and _are_nearly_constant(features) and _loses_to_chance(strategy, data, task, selected):
+        strategy.set_output_layer(before["weight"], before["bias"])
+        return None
     return len(selected), time.perf_counter() - begin
+
+
+def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
+    """Return whether features (rows, width) hardly differ between rows, as those of a random encoder."""
+    return bool(features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean())
+
+
+def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
+    """Return whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
+    places, loss = selected[:_TRIED], task.loss(strategy.config, data.targets)
+    with restore_statistics(strategy.classifier):
+        logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
+    targets = data.targets[places]
+    total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))
+    return float(total) > task.chance_loss * loss.weight_sum(targets)
 
 
 def row_limit(classifier: Classifier, *, is_final: bool) -> int:

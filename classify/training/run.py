@@ -181,6 +181,12 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
     if context.config.model.head == "random":
         return
     begin = time.perf_counter()
+    if probe is None and context.config.model.head == "probe":
+        output.log(
+            "note: the head starts random: the encoder's features are nearly constant, so a linear model on them would "
+            "start worse than chance (--head)"
+        )
+        return
     score, _ = evaluate.score(trainer)
     if probe is None:
         if score is not None:

@@ -69,3 +69,9 @@ def test_the_documented_upload_takes_the_model_alone(model_folder: Path, table: 
         assert not [text for text in rows if text in content]
         assert str(model_folder) not in content
         assert str(table) not in content
+
+
+def test_the_card_names_how_the_rows_were_scored(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    out = train(make_config(model_folder, table, tmp_path / "out", folds=2, num_train_epochs=0.0))
+    results = ModelCard.load(write_card(out)).data.eval_results
+    assert {result.dataset_split for result in results} == {"2-fold cross-validation"}

@@ -556,3 +556,15 @@ def test_weights_are_saved_in_half_and_scored_as_saved(
     assert again.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
     stock = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     assert stock.dtype == torch.float32
+
+
+def test_an_encoder_with_nearly_constant_features_starts_with_a_random_head(
+    table: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """As a tiny random model, for smoke tests: dropout drowns the features of a probe, whose loss would be 200."""
+    model = tiny.make_model(tmp_path / "flat", spread=0.02)
+    out = train(make_config(model, table, tmp_path / "out"))
+    assert "note: the head starts random" in capsys.readouterr().out
+    lines = map(json.loads, (out / "train_log.jsonl").read_text().splitlines())
+    assert max(line["loss"] for line in lines if "loss" in line) < 1.5
+    assert read_json(out / "metrics.json")["probe"] is None
