@@ -282,11 +282,27 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
         metadata = data.features.arrow_schema.metadata  # has the names of the classes
         return data.with_format("arrow")[:].replace_schema_metadata(metadata)
     if hasattr(data, "__arrow_c_stream__"):
-        return _restore_integers(_decode_categories(pa.table(data)))
+        try:
+            table = pa.table(data)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):  # a column of pandas with values of several types
+            table = pa.table({str(name): _as_column(data[name]) for name in data.columns})
+        return _restore_integers(_decode_categories(table))
     raise TypeError(
         "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
         f"{type(data).__name__} instead."
     )
+
+
+def _as_column(values: Any) -> Any:
+    """Return a column of pandas; one with values of several types, which Arrow does not take, as text."""
+    import pyarrow as pa
+
+    from classify.data.formats.base import as_text
+
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if (text := as_text(value)) == "" else text for value in values], pa.string())
 
 
 def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:

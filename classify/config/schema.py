@@ -112,6 +112,12 @@ class DataConfig:
         "--split-by-time",
         metavar="COLUMN",
     )
+    time_format: str | None = option(
+        None,
+        "format of --split-by-time as of strptime, e.g. '%d/%m/%Y' (default: ISO 8601, or numbers)",
+        "--time-format",
+        metavar="FORMAT",
+    )
     split_like: str | None = option(
         None, "output folder of an earlier run, whose rows keep their split or fold", "--split-like", metavar="DIR"
     )
@@ -122,7 +128,6 @@ class DataConfig:
         "--folds",
         check=between(0, 101),
     )
-    near_duplicates: bool = option(False, "keep near-duplicate texts in one split", "--near-duplicates")
     drop_unlabelled: bool = option(
         False, "drop rows without a label (default: predict them in unlabelled.csv)", "--drop-unlabelled"
     )

@@ -10,15 +10,19 @@ import contextlib
 import os
 import shutil
 import stat
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from classify.console import print_line
 from classify.data.files import TEMPORARY, atomic_path
 from classify.launch.process_settings import cache_home
 
 MOST_BYTES = 4 << 30
+# Seconds after which waiting for another process is noted.
+_PATIENCE_SECONDS = 20.0
 # A temporary entry older than a day was left by a killed process.
 _LEFT_SECONDS = 24 * 3600
 
@@ -66,14 +70,12 @@ def load_or_write(key: str, write: Callable[[Path], None], read: Callable[[Path]
     Of several processes on a machine the first fills the entry, under a file lock. That needs no process group, so no
     rank can run into its time-out here.
     """
-    import filelock
-
     folder = cache_folder() / key
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if why_not_trusted() is not None:
             return None
-        with filelock.FileLock(folder.with_suffix(".lock")):
+        with _hold_lock(folder.with_suffix(".lock")):
             if folder.exists():
                 entry = read(folder)
                 if entry is not None:
@@ -92,6 +94,23 @@ def load_or_write(key: str, write: Callable[[Path], None], read: Callable[[Path]
             return read(folder)
     except OSError:
         return None
+
+
+@contextlib.contextmanager
+def _hold_lock(path: Path) -> Iterator[None]:
+    """Hold a lock in this block; print a line where another process holds it for long."""
+    import filelock
+
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=_PATIENCE_SECONDS)
+    except filelock.Timeout:
+        print_line(f"note: another process tokenizes the same texts, or has stopped, and holds {path}", sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sizes(cache: Path) -> dict[Path, int]:

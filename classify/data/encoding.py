@@ -22,6 +22,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_MARK = "\ufeff"
 # Encodings whose byte order is that of the mark.
 _MARKED = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
 # The ASCII bytes with which ISO-2022-JP switches to Japanese.
@@ -99,7 +100,17 @@ class Encoding:
         return "" if self.description == "UTF-8" else "--encoding"
 
     def text(self, source: Source, newline: str = "") -> io.TextIOWrapper:
-        """Open a file as text, with its line ends as they are; `newline` is that of `open`."""
+        """Open a file as text, without a byte-order mark; line ends are as `newline` of `open` says.
+
+        A codec such as utf-8 or gb18030, which --encoding may name, decodes the mark to a character.
+        """
+        stream = self._open(source, newline)
+        if stream.read(1) == _MARK:
+            return stream
+        stream.close()
+        return self._open(source, newline)
+
+    def _open(self, source: Source, newline: str) -> io.TextIOWrapper:
         return io.TextIOWrapper(source.open(), encoding=self.name, errors=self.errors, newline=newline)
 
 

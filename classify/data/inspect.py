@@ -11,15 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.coverage import compute_unknown_share
-from classify.data.languages import sample_rows
-from classify.data.near_duplicates import group_near_duplicates
 from classify.data.splits import Rows, Splits
 from classify.data.text_hashes import EMPTY, group_duplicates
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import list_some
 
-# Texts sampled for near-duplicates.
-_SAMPLE = 10_000
 _SHOWN, _LISTED = 5, 20
 _NEITHER = "neither text nor label"
 
@@ -47,7 +43,6 @@ class Report:
     tokens: dict[str, float] = field(default_factory=dict)
     tokens_by_class: dict[str, dict[str, float]] = field(default_factory=dict)
     languages: dict[str, float] = field(default_factory=dict)
-    near_duplicates: dict[str, int] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -107,11 +102,6 @@ class Report:
         if self.languages:
             shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:_SHOWN])
             lines.append(f"languages: {shares} of the texts whose language is certain")
-        if self.near_duplicates.get("texts"):
-            lines.append(
-                f"near-duplicates: {self.near_duplicates['texts']} of {self.near_duplicates['sampled']} different "
-                "texts are nearly the same as another (--near-duplicates keeps them in one split)"
-            )
         return lines
 
     def _speed_lines(self) -> list[str]:
@@ -163,15 +153,6 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         characters=_spread(table.lengths(splits.columns.text)),
         notes=list(splits.warnings),
     )
-
-
-def inspect_sample(report: Report, splits: Splits, seed: int) -> None:
-    """Fill in near-duplicates, from a sample of the distinct texts."""
-    table = splits.train.table
-    rows, _ = group_duplicates(table.text_hashes(splits.columns.text))
-    texts = table.take(splits.columns.text, sample_rows(rows, seed, _SAMPLE))
-    clusters = group_near_duplicates(texts)
-    report.near_duplicates = {"sampled": len(texts), "texts": len(texts) - len(set(clusters))}
 
 
 def count_tokens(

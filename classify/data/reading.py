@@ -198,11 +198,7 @@ def _find_split_column(
     ways = [flag for flag, value in sources.items() if value is not None]
     if len(ways) > 1:
         raise InputError(f"{ways[0]} and {ways[1]} both define the splits; give one of them.")
-    by_seed = {
-        "--split-like": config.split_like is not None,
-        "--group-column": config.group_column is not None,
-        "--near-duplicates": config.near_duplicates,
-    }
+    by_seed = {"--split-like": config.split_like is not None, "--group-column": config.group_column is not None}
     requested = [flag for flag, value in by_seed.items() if value]
     if ways and requested:
         raise InputError(f"{requested[0]} has no effect when {ways[0]} defines the splits; give one of them.")

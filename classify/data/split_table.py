@@ -14,7 +14,6 @@ from classify.data.columns import Columns, note_empty_texts, note_missing_texts
 from classify.data.label_lists import COLUMN_SEPARATOR
 from classify.data.labels import case_variants, value_counts
 from classify.data.names import SPLITS, is_usual, parse_split_name
-from classify.data.near_duplicates import group_near_duplicates
 from classify.data.reading import NO_COLUMN, InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
@@ -205,8 +204,6 @@ def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
     swapped = _group_swapped(tables)
     if swapped is not None:
         groups.append(swapped[rows])
-    if config.near_duplicates:
-        groups.append(group_near_duplicates(tables.train.take(tables.columns.text, rows)))
     return groups
 
 
@@ -233,7 +230,7 @@ def _describe_groups(tables: InputTables) -> str:
         how += f", grouped by {config.group_column!r}"
         empty = int(tables.train.is_blank(config.group_column).sum())
         how += f" ({empty} rows without a value are in no group)" if empty else ""
-    return how + (", near-duplicates in one split" if config.near_duplicates else "")
+    return how
 
 
 def _by_seed(
@@ -287,7 +284,7 @@ def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
 
 def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
     """Test on the newest tenth, validate on the tenth before it; rows of the same time stay together."""
-    times = read_times(tables.train, column, labelled)
+    times = read_times(tables.train, column, labelled, tables.config.time_format)
     order = np.argsort(times, kind="stable")
     sorted_times = times[order]
     count = max(1, round(_SHARE * len(labelled)))

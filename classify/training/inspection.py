@@ -6,7 +6,6 @@ import math
 import statistics
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,11 +48,8 @@ def inspect_run(config: RunConfig) -> Report:
     splits, cap = inputs.splits, inputs.model.max_length
     report = inspect.inspect_splits(splits, listed=_LISTED)
     tokenizer = load_tokenizer(inputs.model)
-    with ThreadPoolExecutor(1) as beside:  # the tokenizer works without the GIL
-        task = beside.submit(tokenize_columns, tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
-        inspect.inspect_sample(report, splits, config.training.seed)
-        report.languages = inputs.languages.among_detected
-        tokens = task.result()
+    report.languages = inputs.languages.among_detected
+    tokens = tokenize_columns(tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
     inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
     try:
         model = inputs.config.model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -18,6 +19,7 @@ from classify.config.run_config import RunConfig
 from classify.data.coverage import check_coverage, check_ids
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
+from classify.data.table import Table
 from classify.data.tokenize import (
     TokenizedSplit,
     Tokens,
@@ -59,13 +61,14 @@ _RARE = 2
 
 @dataclass(frozen=True)
 class TokenizedData:
-    """The tables as token ids, by path, and the names of the labels where these are training texts, too.
+    """The tables as token ids, by the content of their texts, and the names of the labels as training texts, if any.
 
-    `decision` describes the max length.
+    `text_columns` hold the texts. `decision` describes the max length.
     """
 
     tokenizer: Any
-    by_table: dict[str, Tokens]
+    text_columns: tuple[str, ...]
+    by_content: dict[str, Tokens]
     max_length: int
     decision: Decision
     label_texts: Tokens | None = None
@@ -73,10 +76,16 @@ class TokenizedData:
     @property
     def all(self) -> list[Tokens]:
         """Return the ids of every text."""
-        return [*self.by_table.values(), *([] if self.label_texts is None else [self.label_texts])]
+        return [*self.by_content.values(), *([] if self.label_texts is None else [self.label_texts])]
 
     def of(self, split: Split) -> TokenizedSplit:
-        return TokenizedSplit(self.by_table[split.table.path], split.rows, split.targets)
+        tokens = self.by_content[_digest(split.table, self.text_columns)]
+        return TokenizedSplit(tokens, split.rows, split.targets)
+
+
+def _digest(table: Table, columns: Sequence[str]) -> str:
+    """Return a key of the texts of a table; one path may be read in several ways."""
+    return " ".join(map(table.digest, columns))
 
 
 @dataclass(frozen=True)
@@ -173,17 +182,19 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     splits, requested = inputs.splits, inputs.config.data.max_length
     tokenizer = load_tokenizer(inputs.model)
     train, cap = splits.train, inputs.model.max_length
-    full = {table.path: tokenize_columns(tokenizer, table, splits.columns.texts.inputs, cap) for table in splits.tables}
+    columns = splits.columns.texts.inputs
+    key = functools.partial(_digest, columns=columns)
+    full = {key(table): tokenize_columns(tokenizer, table, columns, cap) for table in splits.tables}
     named = inputs.config.names_model
     note = check_coverage(
-        train, splits.columns.text, full[train.table.path], tokenizer, inputs.config.model, named=named
+        train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model, named=named
     )
     if note is not None and launcher.is_main_process():
         log(f"note: {note}")
-    lengths = full[train.table.path].full_lengths(train.rows)
+    lengths = full[key(train.table)].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
-    tokens = {path: table_tokens.cut(max_length, policy) for path, table_tokens in full.items()}
-    why = max_length_reason(tokens[train.table.path], train.rows, cap, requested=requested is not None)
+    tokens = {digest: table_tokens.cut(max_length, policy) for digest, table_tokens in full.items()}
+    why = max_length_reason(tokens[key(train.table)], train.rows, cap, requested=requested is not None)
     cut_elsewhere = _describe_cut(splits, full, max_length)
     decision = Decision(
         "max length",
@@ -193,14 +204,16 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
         bool(cut_elsewhere) or (requested is None and max_length < lengths.max()),
     )
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
-    return TokenizedData(tokenizer, tokens, max_length, decision, names)
+    return TokenizedData(tokenizer, tuple(columns), tokens, max_length, decision, names)
 
 
 def _describe_cut(splits: Splits, full: dict[str, Tokens], max_length: int) -> str:
     """Describe how many validation and test texts are too long, where these are far more than in training."""
 
     def count(split: Split) -> int:
-        return int((full[split.table.path].full_lengths(split.rows) > max_length).sum())
+        return int(
+            (full[_digest(split.table, splits.columns.texts.inputs)].full_lengths(split.rows) > max_length).sum()
+        )
 
     usual = max(0.1, 2 * count(splits.train) / len(splits.train))
     scored = {"validation": splits.validation} | ({} if splits.test is None else {"test": splits.test})

@@ -41,4 +41,4 @@ def test_several_readers_are_refused(table: Path, tmp_path: Path) -> None:
     assert "--data and --test-data both name standard input" in done.stderr
     done = pipe_in(tmp_path, table, "--data", "-", **rank_environments(2)[0])
     assert done.returncode == 2
-    assert "only one of several processes can read standard input" in done.stderr
+    assert "only one of several processes can read a stream" in done.stderr

@@ -27,7 +27,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --opt-level --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
---split-by-time --split-like --near-duplicates --excel-safe --drop-unlabelled --predict-unlabelled
+--split-by-time --time-format --split-like --excel-safe --drop-unlabelled --predict-unlabelled
 --unlabelled-value --no-header --task --help-all --text-column-name --text-column-names --label-column-name
 --text-pair-column --text-column-delimiter --pooling --packing --kernels
 --compact-vocabulary --lora-rank --lora-alpha --dropout --ddp-timeout --save-total-limit --logging-steps

@@ -97,9 +97,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write("groups.csv", "text,label,customer", [list(texts), list(labels), [f"c{n // 4}" for n in range(72)]])
     parts = cycle("train", "train", "train", "validation", "test", "train", "train")
     write("parts.csv", "text,label,part", [list(texts), list(labels), parts])
+    days = [f"{n % 28 + 1:02}/01/2026" for n in range(72)]
+    write("days.csv", "text,label,day", [list(texts), list(labels), days])
     write("dates.csv", "text,label,day", [list(texts), list(labels), [f"2026-01-{n % 28 + 1:02}" for n in range(72)]])
-    near = [f"{text} 1" if n % 2 else text for n, text in enumerate(sorted(texts[:36] * 2))]
-    write("near.csv", "text,label", [near, list(labels)])
     write("gaps.csv", "text,label", [list(texts), ["" if n > 60 else label for n, label in enumerate(labels)]])
     write("mostly.csv", "text,label", [list(texts), ["" if n > 30 else label for n, label in enumerate(labels)]])
     write("marks.csv", "text,label", [list(texts), ["?" if n > 60 else label for n, label in enumerate(labels)]])
@@ -155,9 +155,13 @@ CASES: dict[str, Case] = {
     "group_column": Case({"group_column": "customer"}, beside={"data": "groups.csv"}),
     "split_column": Case({"split_column": "none"}, beside={"data": "parts.csv"}),
     "split_by_time": Case({"split_by_time": "day"}, beside={"data": "dates.csv"}),
+    "time_format": Case(
+        {"time_format": "%d/%m/%Y"},
+        beside={"data": "days.csv", "split_by_time": "day"},
+        refused_without="--time-format",
+    ),
     "split_like": Case({"split_like": "earlier"}),
     "folds": Case({"folds": 3}),
-    "near_duplicates": Case({"near_duplicates": True}, beside={"data": "near.csv"}),
     "drop_unlabelled": Case({"drop_unlabelled": True}, files, beside={"data": "gaps.csv"}),
     "predict_unlabelled": Case(
         {"predict_unlabelled": True}, beside={"data": "mostly.csv"}, refused_without="--predict-unlabelled"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import hashlib
 import io
 import itertools
@@ -18,6 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
 from classify.data.encoding import Encoding, detect_encoding
@@ -350,11 +354,14 @@ def _read(text: _Text, dialect: Dialect, options: ReadOptions, *, has_names: boo
     arrow = arrow.drop_columns([name for name in unnamed if not any(arrow.column(name).unique().to_pylist())])
     form = _describe_form(text, dialect, header) + again
 
+    @functools.cache
+    def starts() -> npt.NDArray[np.int64]:
+        """Return the line of each row, from one pass over the file for all messages."""
+        return np.fromiter((line for line, _ in text.rows(dialect)), dtype=np.int64)
+
     def places(rows: Sequence[int]) -> list[int]:
-        numbers = {row + header for row in rows}
-        starts = itertools.islice(text.rows(dialect), max(numbers, default=-1) + 1)
-        lines = {number: line for number, (line, _) in enumerate(starts) if number in numbers}
-        return [lines[row + header] for row in rows]
+        numbers: list[int] = starts()[np.asarray(rows, dtype=np.int64) + header].tolist()
+        return numbers
 
     table = Table(source.path, source.sha256, arrow, form, places, flag=encoding.flag, has_names=header)
     return table, len(arrow) + header

@@ -57,8 +57,12 @@ class _Documents(Source):
             f"files {why} are not read: {len(files)}, e.g. {files[0]}" for why, files in left_out.items() if files
         )
 
+    @cached_property
+    def _joined(self) -> bytes:
+        return b"\n".join(file.read_bytes() for file in self.files)
+
     def open(self) -> BinaryIO:
-        return io.BytesIO(b"\n".join(file.read_bytes() for file in self.files))
+        return io.BytesIO(self._joined)
 
 
 def holds_classes(folder: Path) -> bool:

@@ -49,9 +49,11 @@ def drop_traces(table: Table) -> Table:
     lines = list_some(list(map(str, table.places(dropped[:_SHOWN]))), len(dropped))
     unit = f"{table.unit or 'line'}{'s' * (len(dropped) > 1)}"
     before = table
+    mask = np.ones(len(arrow), dtype=bool)
+    mask[dropped] = False
     return replace(
         table,
-        arrow=arrow.take(pyarrow.array(kept)),
+        arrow=arrow.filter(pyarrow.array(mask)),  # `take` would join the chunks of a column, which hold 2 GiB at most
         form=f"{table.form}; rows that repeat the header dropped ({unit} {lines})",
         places=lambda rows: before.places([int(kept[row]) for row in rows]),
     )
