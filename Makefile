@@ -45,6 +45,12 @@ $(VENV)/standins: $(VENV)/installed-test $(wildcard tests/standins/accelerator/*
 test: $(VENV)/installed-test
 	$(PYTEST)
 
+# How tables are understood: each of tests/corpus, or of a folder of the same form (make corpus CORPUS=folder).
+CORPUS ?= tests/corpus
+.PHONY: corpus
+corpus: $(VENV)/installed
+	$(BIN)/python -m tests.support.corpus $(CORPUS)
+
 # What takes more than eight seconds and is no invariant of training: schedulers, two machines, mocks of other vendors' devices,
 # processes that are killed, whole guides, a table of a million rows, the wheel outside the checkout.
 test-slow: $(VENV)/standins
