@@ -31,9 +31,9 @@ def main() -> None:
     parser.add_argument("--preset", default="fast")
     options = parser.parse_args()
     import classify
-    from classify.data.formats.registry import read_table
     from classify.evaluation.label_noise import find_suspects
     from classify.report.result import Result
+    from classify.tables.formats.registry import read_table
 
     table, draw = read_table(options.data), np.random.default_rng(0)
     chosen = np.sort(draw.permutation(len(table))[: options.rows])

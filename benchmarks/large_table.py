@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("--predict", metavar="FOLDER", help="the output folder of a run")
     options = parser.parse_args()
     from classify.config.schema import DEFAULT_MODEL
-    from classify.data.formats.registry import read_table
     from classify.modeling.hub import resolve_model
+    from classify.tables.formats.registry import read_table
 
     model = str(resolve_model(DEFAULT_MODEL).path)
     with tempfile.TemporaryDirectory() as temporary:

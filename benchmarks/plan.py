@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import DEFAULT_MODEL
-from classify.data import columns, sampler, tokenize
-from classify.data.formats.registry import read_table
+from classify.data import sampler, tokenize
 from classify.modeling.hub import resolve_model
+from classify.tables import columns
+from classify.tables.formats.registry import read_table
 
 Lengths = npt.NDArray[np.int64]
 Way = Callable[[Lengths, int], list[float]]

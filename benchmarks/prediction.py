@@ -78,8 +78,8 @@ def main() -> None:
     import torch
     from transformers import pipeline
 
-    from classify.data.formats.registry import read_table
     from classify.prediction.predict import load_classifier
+    from classify.tables.formats.registry import read_table
 
     classifier = load_classifier(options.model, use_cpu=not options.gpu, precision=options.precision)
     texts = read_table(options.data).column(options.text_column or classifier.texts.whole)[: options.rows]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
-from classify.data.files import read_json
 from classify.errors import InputError
+from classify.files import read_json
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from classify.data.cache import load_or_write
+    from classify.tables.cache import load_or_write
 
     table = _as_arrow(data, labels)
     sink = pa.BufferOutputStream()
@@ -297,7 +297,7 @@ def _as_column(values: Any) -> Any:
     """Return a column of pandas; one with values of several types, which Arrow does not take, as text."""
     import pyarrow as pa
 
-    from classify.data.formats.base import as_text
+    from classify.tables.formats.base import as_text
 
     try:
         return pa.array(values, from_pandas=True)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from classify.api import Run, _train, indexes_differ
 from classify.config.fields import describe
-from classify.data.files import read_json
+from classify.files import read_json
 from classify.prediction import explanations
 
 _SPLIT_COLUMN = "split"
@@ -76,7 +76,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         import pyarrow as pa
 
         from classify.config.recipe import FEW_ROWS
-        from classify.data.labels import name_classes
+        from classify.tables.labels import name_classes
 
         texts, targets = _check_texts(X), np.asarray(y)
         if indexes_differ(X, y):
@@ -166,7 +166,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     def _split(self, texts: Sequence[str], numbers: npt.NDArray[np.int64]) -> list[str]:
         """Return the split of each row: a tenth for validation, by class; duplicates stay together."""
         from classify.data.split_rows import split_rows
-        from classify.data.text_hashes import text_hashes
+        from classify.tables.text_hashes import text_hashes
 
         parts = split_rows(text_hashes(texts), numbers, seed=self.seed, eval_share=0.1, test_share=0.0)
         return np.array(["train", _VALIDATION])[parts].tolist()

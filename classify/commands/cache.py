@@ -15,7 +15,7 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments)
-    from classify.data import cache
+    from classify.tables import cache
 
     if options.clear:
         cache.clear_cache()

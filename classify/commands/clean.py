@@ -12,7 +12,7 @@ from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
 if TYPE_CHECKING:
-    from classify.data.derived import TextColumns
+    from classify.tables.derived import TextColumns
 
 
 def make_parser(program: str) -> Parser:
@@ -30,13 +30,13 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["apply", "out"])
-    from classify.data.columns import require_column
-    from classify.data.formats.base import ReadOptions
-    from classify.data.formats.registry import read_table
-    from classify.data.table_writers import CSVWriter, ExcelWriter, find_writer
     from classify.evaluation.suspects_file import apply_suspects
     from classify.prediction.inputs import check_out
     from classify.report.wording import count
+    from classify.tables.columns import require_column
+    from classify.tables.formats.base import ReadOptions
+    from classify.tables.formats.registry import read_table
+    from classify.tables.writers import CSVWriter, ExcelWriter, find_writer
 
     suspects = Path(options.apply)
     if not suspects.is_file():
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     # With numbers as names above it, the copy would have a row more where it is read as the table was.
     bare = not table.has_names and issubclass(kind, (CSVWriter, ExcelWriter))
     first, below = (rows[0], rows[1:]) if bare else (table.columns, rows)
-    from classify.data.files import atomic_path
+    from classify.files import atomic_path
 
     with atomic_path(Path(options.out)) as temporary, kind(first).open(temporary) as writer:
         writer.write(below)
@@ -86,7 +86,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, Any]]:
     """Return path and hash of a run's table, its label and text columns, and how the table was read."""
-    from classify.data.files import read_json
+    from classify.files import read_json
     from classify.modeling.result_folder import trained_texts
 
     try:

@@ -50,10 +50,10 @@ def describe() -> dict[str, Any]:
     import torch
 
     from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, TrainingConfig
-    from classify.data import cache
     from classify.launch import launcher
     from classify.launch.process_settings import set_variables
     from classify.modeling.precision import has_bf16_instructions
+    from classify.tables import cache
     from classify.versions import versions
 
     try:

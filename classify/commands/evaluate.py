@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
-from classify.data.files import read_json, why_not_writable
 from classify.errors import InputError, escape_controls, list_some
+from classify.files import read_json, why_not_writable
 from classify.launch import launcher
 from classify.training.output_dir import nearest_existing
 
@@ -40,9 +40,9 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model", "data"])
-    from classify.data.source import Source
     from classify.data.split_record import count_trained
     from classify.prediction.labelled import read_labelled
+    from classify.tables.source import Source
 
     with forward_prediction_errors(use_cpu=options.cpu):
         flags.check_standard_input(options.data)
@@ -87,8 +87,8 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
 
     `trained` is the number of texts that the model was trained on.
     """
-    from classify.data.columns import note_empty_texts, note_missing_texts
     from classify.evaluation.predictions_file import note_renamed
+    from classify.tables.columns import note_empty_texts, note_missing_texts
 
     table, task = labelled.table, labelled.task
     counts = task.label_counts(labelled.targets)

@@ -6,10 +6,10 @@ import argparse
 
 from classify.config.fields import above, between, parse
 from classify.config.parser import Parser
-from classify.data.formats.base import ReadOptions
-from classify.data.source import reads_stream
 from classify.errors import InputError
 from classify.launch import launcher
+from classify.tables.formats.base import ReadOptions
+from classify.tables.source import reads_stream
 
 
 def add_model(parser: Parser) -> None:

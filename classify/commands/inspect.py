@@ -20,7 +20,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program, _DESCRIPTION)
     if config.training.nproc is not None or launcher.is_launched():
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
-    from classify.data.files import write_json
+    from classify.files import write_json
     from classify.training.inspection import inspect_run
 
     report = inspect_run(config)

@@ -14,9 +14,9 @@ from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.console import allow_progress, is_terminal
-from classify.data.source import reads_stream
 from classify.errors import InputError, escape_controls
 from classify.launch import device_plan, launcher, spawn
+from classify.tables.source import reads_stream
 
 if TYPE_CHECKING:
     from classify.prediction.columns import PredictionColumns

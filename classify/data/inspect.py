@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from classify.data.coverage import compute_unknown_share
 from classify.data.splits import Rows, Splits
-from classify.data.text_hashes import EMPTY, group_duplicates
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import list_some
+from classify.tables.text_hashes import EMPTY, group_duplicates
 
 _SHOWN, _LISTED = 5, 20
 _NEITHER = "neither text nor label"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import collections
-import functools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from classify.tables.legacy_encoding import load_identifier
 
 # Texts looked at, and characters of each.
 _SAMPLE, _CHARACTERS = 1_000, 500
@@ -164,14 +164,6 @@ def _identify(words: str, least: float = _CERTAIN) -> str:
     """Return the most probable language, UNKNOWN where its probability is below `least` or it is none."""
     code, probability = load_identifier(norm_probs=True).classify(words)
     return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
-
-
-@functools.cache
-def load_identifier(*, norm_probs: bool) -> Any:
-    """Load py3langid's model; it gives probabilities with `norm_probs`, else log-likelihoods."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=norm_probs)
 
 
 def _is_latin(letters: list[str]) -> bool:

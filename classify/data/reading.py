@@ -10,7 +10,8 @@ from typing import TypeAlias
 import pyarrow.compute as pc
 
 from classify.config.schema import DataConfig
-from classify.data.columns import (
+from classify.errors import ErrorList, InputError, list_some
+from classify.tables.columns import (
     Columns,
     find_columns,
     rename_alike,
@@ -18,12 +19,12 @@ from classify.data.columns import (
     require_named_column,
     require_texts,
 )
-from classify.data.content import parse_mark
-from classify.data.derived import join_labels
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import find_format, read_table, refuse_unused
-from classify.data.label_lists import COLUMN_SEPARATOR
-from classify.data.names import (
+from classify.tables.content import parse_mark
+from classify.tables.derived import join_labels
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import find_format, read_table, refuse_unused
+from classify.tables.label_lists import COLUMN_SEPARATOR
+from classify.tables.names import (
     ALL_SPLIT_WORDS,
     GROUP_NAMES,
     LABEL_NAMES,
@@ -32,8 +33,7 @@ from classify.data.names import (
     TEXT_NAMES,
     parse_split_name,
 )
-from classify.data.table import Table
-from classify.errors import ErrorList, InputError, list_some
+from classify.tables.table import Table
 
 _LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-data": "--test-labels"}
 # Value of --split-column that disables detection.

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import atomic_path
-from classify.data.names import SPLITS
-from classify.data.text_hashes import TextHashes
 from classify.errors import InputError
+from classify.files import atomic_path
+from classify.tables.names import SPLITS
+from classify.tables.text_hashes import TextHashes
 
 FILE = "split.parquet"
 # What a row can be in: a split, or no split where --max-train-samples left it out.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.text_hashes import TextHashes, group_duplicates, join_pairs
+from classify.tables.text_hashes import TextHashes, group_duplicates, join_pairs
 
 Rows = npt.NDArray[np.int64]
 _BLOCK = 1 << 16

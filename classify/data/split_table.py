@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.data.columns import Columns, note_empty_texts, note_missing_texts
-from classify.data.label_lists import COLUMN_SEPARATOR
-from classify.data.labels import case_variants, value_counts
-from classify.data.names import SPLITS, is_usual, parse_split_name
 from classify.data.reading import NO_COLUMN, InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
-from classify.data.table import Table
-from classify.data.text_hashes import TextHashes, find_overlap
 from classify.data.times import read_times
 from classify.decision import Decision
 from classify.errors import InputError, list_some
+from classify.tables.columns import Columns, note_empty_texts, note_missing_texts
+from classify.tables.label_lists import COLUMN_SEPARATOR
+from classify.tables.labels import case_variants, value_counts
+from classify.tables.names import SPLITS, is_usual, parse_split_name
+from classify.tables.table import Table
+from classify.tables.text_hashes import TextHashes, find_overlap
 
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.

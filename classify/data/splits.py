@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.columns import Columns
-from classify.data.table import Table
 from classify.decision import Decision
+from classify.tables.columns import Columns
+from classify.tables.table import Table
 
 Rows = npt.NDArray[np.int64]
 Targets = npt.NDArray[Any]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.dialect import is_number
 from classify.data.splits import Rows
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables.dialect import is_number
+from classify.tables.table import Table
 
 if TYPE_CHECKING:
     import pandas

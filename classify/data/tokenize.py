@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow
 
 from classify.console import progress_bar
-from classify.data.cache import load_or_write
 from classify.data.long_texts import TRUNCATE, Ids, LongTextPolicy
-from classify.data.table import Table
 from classify.errors import InputError
 from classify.launch import launcher
+from classify.tables.cache import load_or_write
+from classify.tables.table import Table
 
 # An Arrow column is converted to Python strings block by block.
 Texts: TypeAlias = Sequence[str] | pyarrow.ChunkedArray

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import atomic_path
-from classify.data.table import Table
-from classify.data.table_writers import TableWriter, find_writer
 from classify.errors import list_some
+from classify.files import atomic_path
+from classify.tables.table import Table
+from classify.tables.writers import TableWriter, find_writer
 
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"

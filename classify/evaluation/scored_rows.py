@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import atomic_path
+from classify.files import atomic_path
 
 FILE = "evaluation.parquet"
 

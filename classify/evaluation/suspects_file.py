@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.columns import find_id_column
-from classify.data.files import atomic_path
-from classify.data.formats.delimited import read_written
-from classify.data.formats.registry import read_table
-from classify.data.table import Table
-from classify.data.table_writers import CSVWriter, unescape_formula
-from classify.data.text_hashes import normalize_text
 from classify.errors import InputError, list_some
 from classify.evaluation.label_noise import Suspects
+from classify.files import atomic_path
+from classify.tables.columns import find_id_column
+from classify.tables.formats.delimited import read_written
+from classify.tables.formats.registry import read_table
+from classify.tables.table import Table
+from classify.tables.text_hashes import normalize_text
+from classify.tables.writers import CSVWriter, unescape_formula
 
 FILE = "suspects.csv"
 # What benchmarks/label_noise.py measured on four public sets, with 300 and 1,500 rows.

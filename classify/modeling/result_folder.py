@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from classify.data.derived import TextColumns
-from classify.data.files import atomic_dir, hash_files, read_json, write_json
 from classify.errors import InputError
+from classify.files import atomic_dir, hash_files, read_json, write_json
 from classify.modeling.weight_files import tensor_shapes
+from classify.tables.derived import TextColumns
 
 # Version of classify.json; this program may not support a higher one.
 FORMAT = 1

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import safetensors
 
-from classify.data.files import file_sha256
 from classify.errors import InputError
+from classify.files import file_sha256
 
 
 def find_packaged_file(package: str, name: str, sha256: str) -> Path | None:

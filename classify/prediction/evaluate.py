@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import atomic_dir, write_json
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scored_rows import ScoredRows
+from classify.files import atomic_dir, write_json
 from classify.prediction.labelled import LabelledTable
 from classify.prediction.predict import Predictor
 from classify.prediction.stream import logit_blocks

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from classify.data.files import read_json, write_json
-from classify.data.formats.delimited import read_written
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
+from classify.files import read_json, write_json
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.tables.formats.delimited import read_written
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from classify.config.fields import split_paths
-from classify.data.columns import find_text_columns
-from classify.data.derived import TextColumns
-from classify.data.files import why_not_writable
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table, refuse_unused
-from classify.data.table import Table
-from classify.data.table_writers import find_writer
 from classify.decision import Decision
 from classify.errors import InputError
+from classify.files import why_not_writable
 from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.tables.columns import find_text_columns
+from classify.tables.derived import TextColumns
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table, refuse_unused
+from classify.tables.table import Table
+from classify.tables.writers import find_writer
 
 
 def check_prediction(

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.columns import rename_alike
-from classify.data.derived import TextColumns, join_labels
-from classify.data.formats.base import ReadOptions
-from classify.data.label_lists import COLUMN_SEPARATOR
-from classify.data.table import Table
 from classify.errors import InputError
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.inputs import read_texts
+from classify.tables.columns import rename_alike
+from classify.tables.derived import TextColumns, join_labels
+from classify.tables.formats.base import ReadOptions
+from classify.tables.label_lists import COLUMN_SEPARATOR
+from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 

@@ -15,8 +15,6 @@ import torch
 
 from classify.config.fields import describe
 from classify.data.coverage import check_ids
-from classify.data.derived import TextColumns
-from classify.data.encoding import replace_surrogates
 from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.process_group import start
@@ -31,6 +29,8 @@ from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings, trained_texts
 from classify.modeling.verify_packing import verify_packing
+from classify.tables.derived import TextColumns
+from classify.tables.encoding import replace_surrogates
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 

@@ -18,13 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.console import progress_bar
-from classify.data.columns import note_empty_texts, note_missing_texts
 from classify.data.coverage import note_unknown
-from classify.data.derived import TextColumns
-from classify.data.files import remove_temporaries
 from classify.data.languages import note_new_languages, sample_rows
-from classify.data.table import Table
-from classify.data.table_writers import CSVWriter
 from classify.data.tokenize import note_longer
 from classify.errors import InputError, Interrupted
 from classify.evaluation.predictions_file import (
@@ -34,11 +29,16 @@ from classify.evaluation.predictions_file import (
     write_predictions,
     write_rows,
 )
+from classify.files import remove_temporaries
 from classify.launch.interrupts import stop_signals
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.inputs import partial_path
 from classify.prediction.predict import Predictor
+from classify.tables.columns import note_empty_texts, note_missing_texts
+from classify.tables.derived import TextColumns
+from classify.tables.table import Table
+from classify.tables.writers import CSVWriter
 
 STANDARD_OUTPUT = "-"
 _BLOCK = 2048

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from classify.data.files import atomic_write
 from classify.evaluation.metrics import display_name
+from classify.files import atomic_write
 from classify.report.comparison import Comparison, verdict
 from classify.report.result import Result
 from classify.report.sections import SECTIONS

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.files import read_json
-from classify.data.formats.delimited import read_written
 from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.multi_label_metrics import SCORED_ROWS
 from classify.evaluation.scored_rows import ScoredRows
+from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.wording import count
+from classify.tables.formats.delimited import read_written
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 

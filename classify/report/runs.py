@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from classify.console import align_columns
-from classify.data.files import read_json
 from classify.evaluation.metrics import display_name
+from classify.files import read_json
 from classify.tasks.registry import primary_metric
 
 _HEADER = ("run", "data", "task", "model", "score", "TF-IDF", "time", "status")

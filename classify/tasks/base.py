@@ -12,12 +12,12 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.splits import LabelEncoder
-from classify.data.table import Table
 from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
 from classify.evaluation.label_noise import Suspects
 from classify.evaluation.metrics import Array, Scores
 from classify.evaluation.predictions_file import EXACT
+from classify.tables.table import Table
 from classify.tasks.class_weights import read_class_weights
 from classify.tasks.heads import Weights
 

@@ -15,8 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.content import column_stats
-from classify.data.label_lists import (
+from classify.data.reading import InputTables
+from classify.decision import Decision
+from classify.errors import InputError
+from classify.evaluation import multi_label_metrics
+from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
+from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
+from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
+from classify.evaluation.predictions_file import EXACT
+from classify.tables.content import column_stats
+from classify.tables.label_lists import (
     BRACKETS,
     COLUMN_SEPARATOR,
     SEPARATORS,
@@ -26,27 +34,12 @@ from classify.data.label_lists import (
     split_cell,
     undivided_cell,
 )
-from classify.data.labels import (
-    MIN_ROWS,
-    ClassNames,
-    find_class_names,
-    is_no_label,
-    label_sort_key,
-    list_counts,
-    refuse_unknown,
-)
-from classify.data.reading import InputTables
-from classify.data.table import Table
-from classify.decision import Decision
-from classify.errors import InputError
-from classify.evaluation import multi_label_metrics
-from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
-from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
-from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
-from classify.evaluation.predictions_file import EXACT
+from classify.tables.labels import MIN_ROWS, ClassNames, is_no_label, label_sort_key, list_counts, refuse_unknown
+from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
+from classify.tasks.label_columns import find_class_names
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
 if TYPE_CHECKING:

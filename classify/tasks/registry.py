@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from classify.data.content import SAMPLE, column_stats
-from classify.data.label_lists import BRACKETS, SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
+from classify.tables.content import SAMPLE, column_stats
+from classify.tables.label_lists import BRACKETS, SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
 from classify.tasks.base import Task
 from classify.tasks.multi_label import MultiLabel, distinct_cells, refuse_mixed_lists
 from classify.tasks.regression import Regression

@@ -12,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.content import are_thousands, parse_number
-from classify.data.labels import MIN_ROWS, check_empty_labels, no_such_label
 from classify.data.reading import InputTables
-from classify.data.table import Table
 from classify.decision import Decision
 from classify.errors import InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Array, Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
+from classify.tables.content import are_thousands, parse_number
+from classify.tables.labels import MIN_ROWS, no_such_label
+from classify.tables.table import Table
 from classify.tasks.base import Loss, Task
 from classify.tasks.heads import Weights, fit_standardized
+from classify.tasks.label_columns import check_empty_labels
 
 if TYPE_CHECKING:
     import torch

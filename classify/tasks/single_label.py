@@ -13,28 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.content import parse_number
 from classify.data.label_texts import label_texts
-from classify.data.labels import (
-    ClassNames,
-    check_empty_labels,
-    find_class_names,
-    find_labels,
-    list_counts,
-    refuse_unknown,
-    value_counts,
-)
 from classify.data.reading import InputTables
-from classify.data.table import Table
 from classify.decision import Decision
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
+from classify.tables.content import parse_number
+from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_unknown, value_counts
+from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, send_weights
 from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
+from classify.tasks.label_columns import check_empty_labels, find_class_names
 
 if TYPE_CHECKING:
     import torch

@@ -21,8 +21,8 @@ from typing import Any, TypedDict
 import torch
 from safetensors.torch import load_file, save_file
 
-from classify.data.files import TEMPORARY, atomic_path, file_sha256, read_json, remove_temporaries
 from classify.errors import CheckpointError
+from classify.files import TEMPORARY, atomic_path, file_sha256, read_json, remove_temporaries
 from classify.training.progress import Progress
 
 MANIFEST = "manifest.json"

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import torch
 
 from classify.data import split_record
-from classify.data.files import write_json
 from classify.data.splits import Split, Splits
 from classify.errors import list_some
 from classify.evaluation import advice, metrics, scored_rows, suspects_file
@@ -31,6 +30,7 @@ from classify.evaluation.paired import sign_test
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows
 from classify.evaluation.suspects_file import write_suspects
+from classify.files import write_json
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate

@@ -21,12 +21,12 @@ import torch
 from safetensors.torch import save_file
 
 from classify.config.run_config import FIELDS
-from classify.data.files import atomic_path
 from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
 from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
+from classify.files import atomic_path
 from classify.tasks.base import Task
 from classify.training.resume import INITIAL_SETTINGS
 from classify.training.setup import TrainingContext

@@ -20,7 +20,6 @@ from classify.data.inspect import Report, inspect_splits
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import read_tables
-from classify.data.source import STANDARD_INPUT, reads_stream
 from classify.data.split_record import count_trained, read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
@@ -31,6 +30,7 @@ from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.modeling.result_folder import earlier_labels
+from classify.tables.source import STANDARD_INPUT, reads_stream
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir

@@ -14,10 +14,10 @@ from tqdm import tqdm
 
 from classify.config.stored_run import CHECKPOINTS
 from classify.console import ProgressLines, progress_bar
-from classify.data.files import TEMPORARY
 from classify.decision import Decision
 from classify.distributed.world import World
 from classify.errors import DiskError, disk_refusal
+from classify.files import TEMPORARY
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
 from classify.training.terminal import log, log_decision

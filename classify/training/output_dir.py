@@ -14,10 +14,10 @@ from pathlib import Path
 from classify.config.fields import split_paths
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import CHECKPOINTS, TABLES, run_folder
-from classify.data.files import TEMPORARY, remove_temporaries, why_not_writable
-from classify.data.source import Source
 from classify.errors import InputError
+from classify.files import TEMPORARY, remove_temporaries, why_not_writable
 from classify.launch import launcher
+from classify.tables.source import Source
 
 # The lock lies in the folder itself, since the folder above may not be writable. A folder with only it is empty.
 LOCK = ".lock"

@@ -12,9 +12,9 @@ from typing import Any
 
 from classify.config.fields import shown_name
 from classify.config.run_config import FIELDS, RunConfig
-from classify.data.files import read_json
 from classify.data.sampler import BatchSampler
 from classify.errors import CheckpointError, InputError
+from classify.files import read_json
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint, CheckpointState
 from classify.training.output import Output

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from classify.config.stored_run import earlier_commands
-from classify.data.files import write_json
 from classify.data.inspect import count_tokens
 from classify.data.sampler import BatchSampler, balance_by_cost, token_cost
 from classify.decision import Decision
 from classify.errors import Interrupted
+from classify.files import write_json
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.versions import versions

@@ -19,7 +19,6 @@ from classify.config.run_config import RunConfig
 from classify.data.coverage import check_coverage, check_ids
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
-from classify.data.table import Table
 from classify.data.tokenize import (
     TokenizedSplit,
     Tokens,
@@ -46,6 +45,7 @@ from classify.modeling.precision import (
     has_bf16_instructions,
 )
 from classify.modeling.verify_packing import verify_packing
+from classify.tables.table import Table
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
 from classify.training.inputs import RunInputs

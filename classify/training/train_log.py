@@ -14,9 +14,9 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from classify.console import ProgressLines
-from classify.data.files import atomic_write
 from classify.distributed.memory import used_memory
 from classify.evaluation.metrics import Scores, display_name
+from classify.files import atomic_write
 from classify.tasks.base import Task
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output

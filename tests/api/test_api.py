@@ -17,8 +17,8 @@ import pytest
 import classify
 from classify.api import _as_path
 from classify.config.run_config import RunConfig
-from classify.data.formats.registry import read_table
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
 from tests.support import tiny
 from tests.support.processes import ROOT
 from tests.support.runs import make_config, read_json

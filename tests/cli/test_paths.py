@@ -10,8 +10,8 @@ import pytest
 
 from classify.commands.predict import make_parser
 from classify.config.parser import parse_training
-from classify.data.formats.registry import read_table
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import run

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from classify.cli import main
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.suspects_file import apply_suspects, write_suspects
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config

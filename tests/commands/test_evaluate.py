@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from classify.cli import main
-from classify.data.formats.registry import read_table
-from classify.data.labels import ClassNames
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.result import Result
+from classify.tables.formats.registry import read_table
+from classify.tables.labels import ClassNames
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
-from classify.data.source import Source
 from classify.errors import InputError
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
+from classify.tables.source import Source
 
 TABLE = "text,label\ngood,pos\nbad,neg\n"
 

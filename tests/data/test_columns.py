@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.columns import find_columns, find_text_columns
-from classify.data.derived import TextColumns
-from classify.data.formats.registry import read_table
-from classify.data.labels import find_labels
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.columns import find_columns, find_text_columns
+from classify.tables.derived import TextColumns
+from classify.tables.formats.registry import read_table
+from classify.tables.labels import find_labels
+from classify.tables.table import Table
 from classify.tasks.registry import recognize
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig
-from classify.data.content import SAMPLE
-from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
+from classify.tables.content import SAMPLE
+from classify.tables.formats.registry import read_table
 from classify.tasks.multi_label import MultiLabel
 from classify.tasks.registry import recognize
 from classify.tasks.regression import Regression
@@ -277,7 +277,7 @@ def test_folders_of_documents_by_split(tmp_path: Path) -> None:
 
 
 def options(**values: Any) -> Any:
-    from classify.data.formats.base import ReadOptions
+    from classify.tables.formats.base import ReadOptions
 
     return ReadOptions(**values)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from classify.data import encoding as encoding_module
-from classify.data import legacy_encoding
-from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
-from classify.data.source import Source
 from classify.errors import InputError
+from classify.tables import encoding as encoding_module
+from classify.tables import legacy_encoding
+from classify.tables.encoding import Encoding, detect_encoding
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
+from classify.tables.source import Source
 
 # Sentences of customers, and the encodings that people's programs write them in.
 LANGUAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

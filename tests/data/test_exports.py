@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from classify.data.formats.registry import read_table
-from classify.data.label_lists import COLUMN_SEPARATOR
+from classify.tables.formats.registry import read_table
+from classify.tables.label_lists import COLUMN_SEPARATOR
 from tests.data.test_doubtful_guesses import decision, load, refusal, write
 from tests.data.test_formats import write_workbook
 

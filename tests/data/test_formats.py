@@ -18,12 +18,12 @@ import pytest
 from pyarrow import feather, parquet
 
 from classify.config.schema import DataConfig
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
+from classify.tables.source import Source
+from classify.tables.table import Table
 from classify.tasks.registry import recognize
 
 ROWS = [("good, really", "pos"), ('say "hi"', "neg"), ("two\nlines", "pos"), ("null", "NA"), ("fünf ☂", "neg")]

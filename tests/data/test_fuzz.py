@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from classify.config.schema import DataConfig
-from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
 from classify.tasks.registry import recognize
 
 # The same examples on every machine, and no judgement of how fast it is.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.dialect import detect_dialect, has_header
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.dialect import detect_dialect, has_header
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
+from classify.tables.table import Table
 
 ROWS = [(f"the card {number} is lost, please help", "ab"[number % 2]) for number in range(40)]
 

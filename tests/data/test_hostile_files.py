@@ -17,7 +17,7 @@ from tests.support.processes import run_python
 MOST_MIB = 500
 READ = """
 import resource, sys
-from classify.data.formats.registry import read_table
+from classify.tables.formats.registry import read_table
 from classify.errors import InputError
 try:
     print(len(read_table(sys.argv[1])), "rows")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.formats.hub import Hub
-from classify.data.source import Source
 from classify.errors import InputError
+from classify.tables.formats.hub import Hub
+from classify.tables.source import Source
 
 ROOT = Path(__file__).parents[2]
 # Fill the cache as load_dataset does for a repository of files, under the name of the repository.

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.formats.registry import read_table
-from classify.data.labels import is_typo, name_classes
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
+from classify.tables.labels import is_typo, name_classes
 from classify.tasks.multi_label import MultiLabel
 from classify.tasks.registry import recognize
 from classify.tasks.single_label import SingleLabel

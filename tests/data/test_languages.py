@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from classify.data.formats.registry import read_table
 from classify.data.languages import UNKNOWN, detect_languages, is_english_code, note_new_languages, sample_rows
+from classify.tables.formats.registry import read_table
 from tests.support.processes import ROOT
 
 ENGLISH = [

@@ -14,12 +14,12 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from classify.data import cache
-from classify.data.dialect import Dialect
-from classify.data.encoding import Encoding
-from classify.data.formats import delimited, large
-from classify.data.formats.registry import read_table
-from classify.data.source import Source
+from classify.tables import cache
+from classify.tables.dialect import Dialect
+from classify.tables.encoding import Encoding
+from classify.tables.formats import delimited, large
+from classify.tables.formats.registry import read_table
+from classify.tables.source import Source
 from tests.support.runs import read_json
 
 ROWS = 1_000_000
@@ -44,8 +44,8 @@ def test_a_table_that_is_too_large_is_mapped(tmp_path: Path, monkeypatch: pytest
     rows = [(f'"{number},\n""more"""', f"class {number % 3}") for number in range(5000)]
     path.write_text("\n\ntext,label\n" + "\n".join(map(",".join, rows)) + "\n")
     wanted = read_table(str(path))
-    monkeypatch.setattr("classify.data.formats.delimited.LARGE", 1 << 12)
-    monkeypatch.setattr("classify.data.formats.delimited._PIECE", 1000)
+    monkeypatch.setattr("classify.tables.formats.delimited.LARGE", 1 << 12)
+    monkeypatch.setattr("classify.tables.formats.delimited._PIECE", 1000)
     table = read_table(str(path))
     assert table.arrow.equals(wanted.arrow)
     assert table.describe_rows([0, 4999]) == wanted.describe_rows([0, 4999])
@@ -65,7 +65,7 @@ def test_a_table_that_is_too_large_is_mapped(tmp_path: Path, monkeypatch: pytest
 def test_a_large_table_read_in_another_way_is_another_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same file with its header a line further down has other rows: the cached ones are not taken for them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("classify.data.formats.delimited.LARGE", 1 << 10)
+    monkeypatch.setattr("classify.tables.formats.delimited.LARGE", 1 << 10)
     path = tmp_path / "a.csv"
     path.write_text("text,label\n" * 2 + "".join(f"words {n},class {n % 3}\n" for n in range(500)))
     rows = []
@@ -82,8 +82,8 @@ def test_large_files_of_other_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     typed = pyarrow.table({"text": [row["text"] for row in rows], "label": [row["label"] for row in rows]})
     parquet.write_table(typed, tmp_path / "a.parquet")
     wanted = read_table(str(tmp_path / "a.parquet"))
-    monkeypatch.setattr("classify.data.formats.columnar.LARGE", 10)
-    monkeypatch.setattr("classify.data.formats.records._BLOCK", 7)
+    monkeypatch.setattr("classify.tables.formats.columnar.LARGE", 10)
+    monkeypatch.setattr("classify.tables.formats.records._BLOCK", 7)
     table = read_table(str(tmp_path / "a.parquet"))
     assert table.arrow.equals(wanted.arrow)
     assert cache.cached_bytes()[0] == 1

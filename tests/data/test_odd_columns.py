@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.columns import Columns, find_columns
-from classify.data.formats.registry import read_table
 from classify.errors import InputError
+from classify.tables.columns import Columns, find_columns
+from classify.tables.formats.registry import read_table
 
 ROWS = 120
 WORDS = "the card is lost and my order was late please help me today with this new phone bill again".split()  # noqa: SIM905

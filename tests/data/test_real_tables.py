@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
 from classify.tasks.registry import recognize
 
 DATA = Path(os.environ.get("CLASSIFY_DATASETS", Path(__file__).parents[3] / "shared" / "datasets"))

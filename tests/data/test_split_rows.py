@@ -11,7 +11,7 @@ import pytest
 
 from classify.data.split_rows import assign_folds, cap_rows
 from classify.data.split_rows import split_rows as split_copies
-from classify.data.text_hashes import find_overlap, text_hashes
+from classify.tables.text_hashes import find_overlap, text_hashes
 
 
 def make_labels(count: int) -> np.ndarray:

@@ -14,12 +14,12 @@ import pytest
 
 from classify.config.schema import DataConfig
 from classify.data import split_record
-from classify.data.names import SPLITS, parse_split_name
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
-from classify.data.text_hashes import normalize_text
 from classify.errors import InputError
+from classify.tables.names import SPLITS, parse_split_name
+from classify.tables.text_hashes import normalize_text
 from classify.tasks.registry import recognize
 
 WORDS = "card lost late fee money transfer refund blocked phone app login slow crash price cheap".split()  # noqa: SIM905

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow
 import pytest
 
-from classify.data.formats import delimited
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.formats import delimited
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
+from classify.tables.table import Table
 
 
 def write(path: Path, content: bytes) -> str:
@@ -102,7 +102,7 @@ def test_faults_say_where_and_what(tmp_path: Path, content: bytes, parts: list[s
 def test_a_broken_byte_far_into_a_large_file_is_said_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import classify.data.encoding as module
+    import classify.tables.encoding as module
 
     monkeypatch.setattr(module, "_BLOCK", 64)
     table = read_table(write(tmp_path / "a.csv", b"text,label\n" + "é,x\n".encode() * 100 + b"\xff,x\n"))

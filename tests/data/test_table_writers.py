@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from classify.data.formats.registry import read_table
-from classify.data.table_writers import WRITERS, find_writer
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
+from classify.tables.writers import WRITERS, find_writer
 
 COLUMNS = ["text", "label", "confidence"]
 ROWS = [["=1+2", "a\tb", "0.25"], ['quo"te, and\nline', "ü 中文", "1"], ["+3", "", "0.5"]]

@@ -12,10 +12,7 @@ import pytest
 import transformers
 
 from classify.config.schema import DEFAULT_MODEL
-from classify.data import cache
 from classify.data import tokenize as module
-from classify.data.formats.base import ReadOptions
-from classify.data.formats.registry import read_table
 from classify.data.long_texts import POLICIES
 from classify.data.tokenize import (
     Segment,
@@ -29,6 +26,9 @@ from classify.data.tokenize import (
 )
 from classify.errors import InputError
 from classify.modeling.hub import resolve_model
+from classify.tables import cache
+from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
 from tests.support import tiny
 
 TEXTS = [text for text, _ in tiny.table_rows(50)] + ["", "qqq zzz", "card " * 40]

@@ -13,10 +13,10 @@ import pytest
 from pyarrow import parquet
 
 from classify.config.schema import DataConfig
-from classify.data.formats.registry import read_table
 from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError
+from classify.tables.formats.registry import read_table
 from classify.tasks.registry import recognize
 
 TEXTS = [f"façade {number} of the house" for number in range(20)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from classify.data.formats.registry import read_table
 from classify.evaluation import baseline
+from classify.tables.formats.registry import read_table
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
 from tests.support.processes import ROOT

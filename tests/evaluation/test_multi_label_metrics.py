@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, jaccard_score, roc_auc_score
 
-from classify.data.label_lists import are_lists, find_separator, split_cell
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import binary_cross_entropy, correlation_interval, regression_metrics, sigmoid
 from classify.evaluation.multi_label_metrics import choose_thresholds, decision_metrics, score
+from classify.tables.label_lists import are_lists, find_separator, split_cell
 from classify.tasks.multi_label import MultiLabel
 
 LABELS = ["a", "b", "c", "d"]

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classify.data.files import atomic_write
-from classify.data.formats.delimited import read_written
-from classify.data.formats.registry import read_table
-from classify.data.table import Table
 from classify.evaluation.predictions_file import write_predictions
+from classify.files import atomic_write
+from classify.tables.formats.delimited import read_written
+from classify.tables.formats.registry import read_table
+from classify.tables.table import Table
 from classify.tasks.single_label import SingleLabel
 
 

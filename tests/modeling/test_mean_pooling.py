@@ -13,13 +13,13 @@ import transformers
 
 from classify import load_classifier
 from classify.config.schema import TrainingConfig
-from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.modeling.memory_estimate import count_weights
+from classify.tables.formats.registry import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json

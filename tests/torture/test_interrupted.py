@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from classify.cli import main
-from classify.data.files import TEMPORARY
+from classify.files import TEMPORARY
 from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
 from tests.support.runs import COMMAND_FILES, FILES, read_json
 

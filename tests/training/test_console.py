@@ -18,12 +18,12 @@ from classify import console
 from classify.config.output import OutputConfig
 from classify.config.schema import TrainingConfig
 from classify.console import ProgressLines, align_columns, count_cells, pad_text, progress_bar
-from classify.data import source
-from classify.data.formats.registry import read_table
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
+from classify.tables import source
+from classify.tables.formats.registry import read_table
 from classify.training import terminal
 from classify.training.run import train
 from tests.support.runs import make_config

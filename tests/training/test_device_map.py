@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import classify.training.run as run
-from classify.data.files import TEMPORARY
 from classify.errors import InputError
+from classify.files import TEMPORARY
 from classify.training.strategies.device_map import Placement, choose_places
 from tests.support import tiny
 from tests.support.runs import make_config, read_json, stop_at

@@ -16,11 +16,11 @@ import psutil
 import torch
 from torch import nn
 
-from classify.data.files import TEMPORARY
 from classify.decision import Decision
 from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
 from classify.errors import InputError
+from classify.files import TEMPORARY
 from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.named_state import Tensors

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from classify.config.fields import split_paths
-from classify.data.formats.base import Confidence, Format, ReadOptions
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables.formats.base import Confidence, Format, ReadOptions
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 # The excerpt in a table's form that shows how its encoding was read.
 _EXCERPT = re.compile(r" \(e\.g\. .*?”\)")

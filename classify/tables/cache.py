@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from classify.console import print_line
-from classify.data.files import TEMPORARY, atomic_path
+from classify.files import TEMPORARY, atomic_path
 from classify.launch.process_settings import cache_home
 
 MOST_BYTES = 4 << 30

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 
-from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import Confidence, Format, ReadOptions
-from classify.data.names import LABEL_NAMES, TEXT_NAMES
-from classify.data.source import Source, check_file
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.encoding import Encoding, detect_encoding
+from classify.tables.formats.base import Confidence, Format, ReadOptions
+from classify.tables.names import LABEL_NAMES, TEXT_NAMES
+from classify.tables.source import Source, check_file
+from classify.tables.table import Table
 
 _SUFFIXES = (".txt",)
 _DELIMITERS = r"[,;\t|]"

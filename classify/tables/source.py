@@ -24,11 +24,11 @@ import pyarrow
 
 from classify.config.fields import split_paths
 from classify.console import progress_bar
-from classify.data import archives
-from classify.data.files import file_sha256
-from classify.data.unread import refuse_unread
 from classify.errors import InputError
+from classify.files import file_sha256
 from classify.launch import launcher
+from classify.tables import archives
+from classify.tables.unread import refuse_unread
 
 _HEAD = 1 << 16
 # Compressions: a regular expression for a file's first bytes, the name, and a function that opens the file.

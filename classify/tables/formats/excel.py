@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from classify.data.dialect import has_header, is_title
-from classify.data.formats.base import FileFormat, ReadOptions, deduplicate_names, default_names
-from classify.data.names import is_usual
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.dialect import has_header, is_title
+from classify.tables.formats.base import FileFormat, ReadOptions, deduplicate_names, default_names
+from classify.tables.names import is_usual
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 _READER = Path(__file__).with_name("workbook_rows.py")
 # Memory limit of the reading process: a constant, plus a multiple of the file's size.

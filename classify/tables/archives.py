@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
-from classify.data.unread import refuse_unread_archive
 from classify.errors import InputError
+from classify.tables.unread import refuse_unread_archive
 
 SUFFIXES = (".zip", ".tar", ".tgz")
 # Errors of broken archives, and of compression methods that Python lacks.

@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection, Container
 from pathlib import Path
 
-from classify.data import archives
-from classify.data.formats.base import Confidence, Format, ReadOptions
-from classify.data.formats.documents import holds_classes
-from classify.data.names import SPLIT_WORDS, SPLITS
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables import archives
+from classify.tables.formats.base import Confidence, Format, ReadOptions
+from classify.tables.formats.documents import holds_classes
+from classify.tables.names import SPLIT_WORDS, SPLITS
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 # Of files beside the tables that mostly describe these, or from which these were unpacked.
 _NO_TABLES = (".txt", ".json", *archives.SUFFIXES)

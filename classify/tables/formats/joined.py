@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from classify.data.names import is_usual
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables.names import is_usual
+from classify.tables.table import Table
 
 _MARK = "\ufeff"
 _SHOWN = 5

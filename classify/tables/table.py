@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.compute as pc
 
-from classify.data.text_hashes import TextHashes, text_hashes
 from classify.errors import InputError, list_some
+from classify.tables.text_hashes import TextHashes, text_hashes
 
 _SHOWN = 3
 _BLOCK = 1 << 16

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from classify.data import archives
-from classify.data.formats.base import Format, ReadOptions
-from classify.data.formats.columnar import Arrow, Parquet, SavedDataset
-from classify.data.formats.delimited import Delimited
-from classify.data.formats.documents import Documents
-from classify.data.formats.excel import Excel
-from classify.data.formats.fasttext import FastText
-from classify.data.formats.hub import Hub
-from classify.data.formats.joined import drop_traces, note_header
-from classify.data.formats.lines import Lines
-from classify.data.formats.pattern import Pattern
-from classify.data.formats.records import JSON, JSONLines
-from classify.data.formats.splits_folder import SplitsFolder
-from classify.data.source import Source, check_file
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables import archives
+from classify.tables.formats.base import Format, ReadOptions
+from classify.tables.formats.columnar import Arrow, Parquet, SavedDataset
+from classify.tables.formats.delimited import Delimited
+from classify.tables.formats.documents import Documents
+from classify.tables.formats.excel import Excel
+from classify.tables.formats.fasttext import FastText
+from classify.tables.formats.hub import Hub
+from classify.tables.formats.joined import drop_traces, note_header
+from classify.tables.formats.lines import Lines
+from classify.tables.formats.pattern import Pattern
+from classify.tables.formats.records import JSON, JSONLines
+from classify.tables.formats.splits_folder import SplitsFolder
+from classify.tables.source import Source, check_file
+from classify.tables.table import Table
 
 _SHOWN = 3
 # The options that some formats take, and why others do not.

@@ -9,28 +9,23 @@ import re
 import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.data.content import MISSING, MONTH
-from classify.data.label_lists import is_empty_list, unwrap
-from classify.data.table import Table
-from classify.data.text_hashes import normalize_text
 from classify.decision import Decision
 from classify.errors import InputError, list_some
-
-if TYPE_CHECKING:
-    from classify.data.reading import InputTables
+from classify.tables.content import MISSING, MONTH
+from classify.tables.label_lists import is_empty_list, unwrap
+from classify.tables.table import Table
+from classify.tables.text_hashes import normalize_text
 
 MIN_ROWS = 10
-# Contests publish test tables whose only label value is one of these; it means unlabelled.
-_WITHHELD = frozenset({"-1", ""})
 # Label values that people write into unlabelled rows.
 _PLACEHOLDERS = frozenset(
     {"?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
@@ -225,36 +220,6 @@ def _spelling_key(label: str, *, normalized: bool) -> str:
     return whole[1] if whole else plain
 
 
-def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[str, int]]) -> ClassNames:
-    """Return the class names of a run's tables, and the label values that mean unlabelled.
-
-    `count` returns the rows of each label of a table's column. Raises InputError for faults of --label-names and
-    --unlabelled-value.
-    """
-    config, column, test = tables.config, tables.columns.label, tables.test
-    counts: Counter[str] = Counter()
-    for table in tables.learned:
-        counts.update(count(table, column))
-    normalize = config.normalize_labels == "auto"
-    unlabelled = set()
-    # A label that only the test table has is not a class, but may be another spelling of one.
-    tested = {} if test is None or not test.has_column(column) else count(test, column)
-    counts.update(dict.fromkeys(tested, 0))
-    if config.unlabelled_value is not None:
-        key = normalize_text(config.unlabelled_value)
-        unlabelled |= {
-            label
-            for label in counts
-            if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
-        }
-        if not unlabelled:
-            raise InputError(no_such_label(config.unlabelled_value))
-    if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
-        unlabelled |= set(tested)
-    named = {label: count for label, count in counts.items() if label not in unlabelled and not is_no_label(label)}
-    return name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
-
-
 def no_such_label(value: str) -> str:
     """Return the message for an --unlabelled-value that does not occur."""
     return (
@@ -437,25 +402,6 @@ def case_variants(labels: list[str]) -> list[tuple[str, str]]:
         if first != name:
             pairs.append((first, name))
     return pairs
-
-
-def check_empty_labels(tables: InputTables) -> None:
-    """Raise InputError where more than half of a table's rows have an empty label, and no flag expects that."""
-    column, config, test = tables.columns.label, tables.config, tables.test
-    if config.drop_unlabelled or config.predict_unlabelled:
-        return
-    has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
-    for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
-        values, numbers = table.dictionary_encode(column)
-        empty = np.flatnonzero(np.array(list(map(is_no_label, values)), dtype=bool)[numbers])
-        if 2 * len(empty) > len(table):
-            if len({label for source in tables.learned for label in class_counts(source, column, ClassNames())}) == 1:
-                return  # refused as a single class: empty cells may mean the other
-            where = table.describe_rows(empty.tolist())
-            raise InputError(
-                f"{where}: the label is empty in {len(empty)} of {len(table)} rows; name another column with "
-                "--label-column, or leave such rows out (--drop-unlabelled), or predict them (--predict-unlabelled)."
-            )
 
 
 def label_sort_key(name: str) -> tuple[int, float, str]:

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
-from classify.data.encoding import Encoding, detect_encoding
-from classify.data.formats.base import Confidence, Format, ReadOptions, deduplicate_names, default_names
-from classify.data.formats.large import LARGE, map_from_cache
-from classify.data.formats.resaved import original_text
-from classify.data.names import TEXT_NAMES, USUAL_NAMES
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables.dialect import Dialect, candidates, find_table, has_header, is_table, parse_rows, skip_lines
+from classify.tables.encoding import Encoding, detect_encoding
+from classify.tables.formats.base import Confidence, Format, ReadOptions, deduplicate_names, default_names
+from classify.tables.formats.large import LARGE, map_from_cache
+from classify.tables.formats.resaved import original_text
+from classify.tables.names import TEXT_NAMES, USUAL_NAMES
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 if TYPE_CHECKING:
     import pyarrow

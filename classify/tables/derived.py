@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from classify.data.content import parse_mark
-from classify.data.table import Table
-from classify.data.text_hashes import EMPTY
 from classify.errors import InputError
+from classify.tables.content import parse_mark
+from classify.tables.table import Table
+from classify.tables.text_hashes import EMPTY
 
 # Joins the two texts of a pair where they count as one text: duplicates, language, the baseline.
 PAIR_SEPARATOR = "\n"

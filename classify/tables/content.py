@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classify.data.dialect import to_number
-from classify.data.label_lists import are_lists
-from classify.data.table import Table
+from classify.tables.dialect import to_number
+from classify.tables.label_lists import are_lists
+from classify.tables.table import Table
 
 # Rows of the sample, spread evenly: a table may be sorted.
 SAMPLE = 5_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 
-from classify.data.dialect import Dialect, parse_rows
+from classify.tables.dialect import Dialect, parse_rows
 
 # A row that is still open after these lines lost a quote for good.
 _MOST_LINES = 100

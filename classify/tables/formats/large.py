@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify.data.cache import load_or_write
+from classify.tables.cache import load_or_write
 
 if TYPE_CHECKING:
     import pyarrow

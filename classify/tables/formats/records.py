@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classify.data.encoding import Encoding, decode_start, detect_encoding, replace_surrogates
-from classify.data.formats.base import FileFormat, ReadOptions, as_text, deduplicate_names
-from classify.data.names import ALL_SPLIT_WORDS, LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, parse_split_name
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables.encoding import Encoding, decode_start, detect_encoding, replace_surrogates
+from classify.tables.formats.base import FileFormat, ReadOptions, as_text, deduplicate_names
+from classify.tables.names import ALL_SPLIT_WORDS, LABEL_NAMES, SPLIT_NAMES, TEXT_NAMES, parse_split_name
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, AnyStr
 
-from classify.data.names import is_usual
+from classify.tables.names import is_usual
 
 # Characters of a field; the standard library's limit of 128 Ki is below the longest texts.
 _LONGEST_FIELD = (1 << 31) - 1

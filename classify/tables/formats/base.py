@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from classify.data.encoding import decode_start
-from classify.data.source import Source
-from classify.data.table import Table
+from classify.tables.encoding import decode_start
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 # Control characters that texts do not hold.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from classify.data.encoding import decode_start, detect_encoding
-from classify.data.formats.base import FileFormat, ReadOptions
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.encoding import decode_start, detect_encoding
+from classify.tables.formats.base import FileFormat, ReadOptions
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 _PREFIX = "__label__"
 # Labels at the beginning of a line (https://fasttext.cc/docs/en/supervised-tutorial.html).

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from classify.data.encoding import detect_encoding
-from classify.data.formats.base import Confidence, Format, ReadOptions
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError, list_some
+from classify.tables.encoding import detect_encoding
+from classify.tables.formats.base import Confidence, Format, ReadOptions
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 # Folders of documents without a label, as in the movie reviews of Maas et al., 2011.
 _UNLABELLED = ("unsup", "unlabeled", "unlabelled")

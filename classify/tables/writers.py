@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar, Self
 
-from classify.data.dialect import is_number
 from classify.errors import InputError
+from classify.tables.dialect import is_number
 
 # A spreadsheet computes cells that begin with one of these.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from classify.data.content import MISSING, SAMPLE, ColumnStats, column_stats, parse_mark
-from classify.data.derived import TextColumns
-from classify.data.names import (
+from classify.decision import Decision
+from classify.errors import ErrorList, InputError, list_some
+from classify.tables.content import MISSING, SAMPLE, ColumnStats, column_stats, parse_mark
+from classify.tables.derived import TextColumns
+from classify.tables.names import (
     CATEGORY_NAMES,
     GROUP_NAMES,
     LABEL_NAMES,
@@ -21,10 +23,8 @@ from classify.data.names import (
     TEXT_NAMES,
     TEXT_PAIR_NAMES,
 )
-from classify.data.table import Table
-from classify.data.text_hashes import EMPTY
-from classify.decision import Decision
-from classify.errors import ErrorList, InputError, list_some
+from classify.tables.table import Table
+from classify.tables.text_hashes import EMPTY
 
 # Candidates, and columns, that a refusal lists.
 _SHOWN, _LISTED = 5, 20

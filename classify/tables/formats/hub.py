@@ -11,12 +11,12 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from classify.data.formats.base import Confidence, Format, ReadOptions
-from classify.data.formats.columnar import as_table
-from classify.data.names import SPLITS, parse_split_name
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError, disk_refusal
+from classify.tables.formats.base import Confidence, Format, ReadOptions
+from classify.tables.formats.columnar import as_table
+from classify.tables.names import SPLITS, parse_split_name
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 _PREFIX = r"(hub:|hf://(datasets/)?)"
 _NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?P<split>\w+)\])?")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classify.data.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, deduplicate_names
-from classify.data.formats.large import LARGE, map_from_cache
-from classify.data.source import Source
-from classify.data.table import Table
 from classify.errors import InputError
+from classify.tables.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, deduplicate_names
+from classify.tables.formats.large import LARGE, map_from_cache
+from classify.tables.source import Source
+from classify.tables.table import Table
 
 if TYPE_CHECKING:
     import pyarrow

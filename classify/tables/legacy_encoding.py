@@ -6,11 +6,11 @@ that is written in that encoding, and letters that do not belong together.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import dataclass
-
-from classify.data.languages import load_identifier
+from typing import Any
 
 # The encoding of most files that are not UTF-8.
 USUAL = "cp1252"
@@ -98,6 +98,14 @@ _LETTER_IN_WORD = re.compile(r"[^\W\d_][^\W\d_\x00-\x7f]|[^\W\d_\x00-\x7f][^\W\d
 # py3langid takes all Thai letters for Thai, so these weigh more.
 _THAI_WEIGHT = 20
 _THAI_ODDITY = re.compile("[เ-ไ](?![ก-ฮ])|(?<![ก-ฮะ-ฺ็-๎])[ะ-ฺ็-๎ๅ]")
+
+
+@functools.cache
+def load_identifier(*, norm_probs: bool) -> Any:
+    """Load py3langid's model; it gives probabilities with `norm_probs`, else log-likelihoods."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=norm_probs)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from classify.data.legacy_encoding import MULTI_BYTE, USUAL, Reading, rank_readings
-from classify.data.source import Source
 from classify.errors import InputError, list_some
+from classify.tables.legacy_encoding import MULTI_BYTE, USUAL, Reading, rank_readings
+from classify.tables.source import Source
 
 _BLOCK = 1 << 22
 _SAMPLE = 1 << 16
