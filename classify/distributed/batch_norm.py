@@ -7,7 +7,7 @@ used, and the forward pass has two all-reduces. BERT has no BatchNorm; heads and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -105,9 +105,9 @@ def describe_synchronization(model: nn.Module, processes: int, replicas: int) ->
 
 
 @contextlib.contextmanager
-def count_inputs(model: nn.Module, counted: bool) -> Iterator[None]:
-    """Set in this block whether inputs count for the statistics of a model's layers."""
-    synchronized = [layer for layer in model.modules() if isinstance(layer, AllReducedBatchNorm)]
+def count_inputs(norms: Iterable[nn.Module], counted: bool) -> Iterator[None]:
+    """Set in this block whether inputs count for the statistics of BatchNorm layers."""
+    synchronized = [layer for layer in norms if isinstance(layer, AllReducedBatchNorm)]
     for layer in synchronized:
         layer.counted = counted
     try:
@@ -118,9 +118,9 @@ def count_inputs(model: nn.Module, counted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restore_statistics(model: nn.Module, *, after_errors_only: bool = False) -> Iterator[None]:
-    """Restore the running statistics of a model's BatchNorms after this block."""
-    statistics = [buffer for layer in layers(model) for buffer in layer.buffers(recurse=False)]
+def restore_statistics(norms: Iterable[nn.Module], *, after_errors_only: bool = False) -> Iterator[None]:
+    """Restore the running statistics of BatchNorm layers after this block."""
+    statistics = [buffer for layer in norms for buffer in layer.buffers(recurse=False)]
     before = [buffer.clone() for buffer in statistics]
     done = False
     try:

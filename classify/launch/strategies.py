@@ -26,6 +26,8 @@ class StrategySpec:
     replicates_model: bool = False
     # A step may have more micro-batches than requested, to stay within a CPU's caches.
     limits_micro_batch_tokens: bool = False
+    # Passes may be recorded as CUDA graphs.
+    records_graphs: bool = False
     takes_half_weights: bool = True
     takes_lora: bool = True
     takes_memory_budget: bool = False
@@ -43,7 +45,7 @@ class StrategySpec:
 
 
 STRATEGIES = {
-    "none": StrategySpec("base:Strategy", "one", "one device", limits_micro_batch_tokens=True),
+    "none": StrategySpec("base:Strategy", "one", "one device", limits_micro_batch_tokens=True, records_graphs=True),
     "dp": StrategySpec("data_parallel:DataParallelStrategy", "one", "DataParallel", replicates_model=True),
     "ddp": StrategySpec("ddp:DDPStrategy", "one per device", "DistributedDataParallel", limits_micro_batch_tokens=True),
     "fsdp": StrategySpec(

@@ -23,7 +23,7 @@ from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import uses_onednn_linear
 from classify.modeling.kernels.registry import install
-from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_to_multiple
+from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_packed, round_tokens
 from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
@@ -51,6 +51,7 @@ class Classifier(nn.Module):
         self._attention = BY_TORCH
         self.padded_for = accelerators.of("cpu")  # whose shapes padded batches have
         self._token_multiple = 1
+        self.rounds_tokens = False  # packed batches of training have few sizes
         self._limits_tokens = False
         install_hooks(model, output_layer(model))
 
@@ -75,7 +76,12 @@ class Classifier(nn.Module):
             collated = dataclasses.replace(collated, ids=self.vocabulary.map_ids(collated.ids))
             padding = int(self.vocabulary.map_ids(np.array([padding]))[0])
         if self.packed:
-            return pad_to_multiple(pack(collated, self._first_position), self._token_multiple)
+            packed = pack(collated, self._first_position)
+            bounds = packed.boundaries
+            assert bounds is not None
+            if self.rounds_tokens and self.training:
+                return pad_packed(packed, round_tokens(bounds.tokens))
+            return pad_packed(packed, -(-bounds.tokens // self._token_multiple) * self._token_multiple)
         if (shapes := self.padded_for).static_shapes:
             longest, sequences = int(collated.lengths.max()), shapes.padded_rows(len(collated.lengths))
             return pad(collated, padding, sequences, shapes.padded_length(longest), shapes.padded_rows(len(rows)))

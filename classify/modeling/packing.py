@@ -24,6 +24,8 @@ from classify.modeling.layout import Boundaries, send
 
 # Attention over packed texts: by the first kernel that applies, and by torch only.
 BY_KERNELS, BY_TORCH = "classify_packed", "classify_packed_torch"
+# Most tokens of a batch whose kernels take longer to start than to run.
+MOST_ROUNDED = 16_384
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,23 @@ def pack(rows: Collated, first_position: int) -> Batch:
     )
 
 
-def pad_to_multiple(batch: Batch, multiple: int) -> Batch:
-    """Append a sequence of padding to a packed batch so that the number of tokens is a multiple.
+def round_tokens(tokens: int) -> int:
+    """Round a number of tokens up to one of few, four per power of two; more than `MOST_ROUNDED` stay as they are."""
+    if tokens > MOST_ROUNDED:
+        return tokens
+    step = max(64, (1 << tokens.bit_length()) >> 3)
+    return -(-tokens // step) * step
+
+
+def pad_packed(batch: Batch, tokens: int) -> Batch:
+    """Append a sequence of padding to a packed batch, up to a number of tokens.
 
     `starts` lists the real sequences only, so the number of logits is unchanged. Attention stays within sequences, so
     gradients are unchanged, too.
     """
     bounds = batch.boundaries
     assert bounds is not None, "a packed batch has boundaries"
-    padding = -bounds.tokens % multiple
+    padding = tokens - bounds.tokens
     if not padding:
         return batch
     return Batch(

@@ -33,7 +33,7 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
 
     def dry_step() -> object:
         moments = [torch.empty_like(weight) for weight in strategy.trained_params for _ in range(each)]
-        with strategy.without_exchange(), restore_statistics(strategy.classifier):
+        with strategy.without_exchange(), restore_statistics(strategy.norms):
             return moments, trainer.compute_gradients(heaviest)
 
     while True:
@@ -50,7 +50,7 @@ def measure(trainer: Trainer) -> float:
     """Return rows per second of training, from a few steps that change nothing. A collective."""
     batches, world = trainer.batches, trainer.world
     rows, seconds = list[int](), list[float]()
-    with restore_statistics(trainer.strategy.classifier), trainer.strategy.dry_updates():
+    with restore_statistics(trainer.strategy.norms), trainer.strategy.dry_updates():
         for step, _ in zip(itertools.cycle(batches.steps(0, batches.num_rows)), range(_MEASURED), strict=False):
             begin = time.perf_counter()
             total, *_ = trainer.train_step(step)

@@ -85,7 +85,7 @@ def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
 def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
     """Return whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
     places, loss = selected[:_TRIED], task.loss(strategy.config, data.targets)
-    with restore_statistics(strategy.classifier):
+    with restore_statistics(strategy.norms):
         logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]
     total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))

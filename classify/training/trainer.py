@@ -265,7 +265,7 @@ class Trainer:
 
     def _attempt_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
         """Run `compute_gradients`; after an error BatchNorm's statistics are as before, since the step is repeated."""
-        with restore_statistics(self.classifier, after_errors_only=True):
+        with restore_statistics(self.strategy.norms, after_errors_only=True):
             return self.compute_gradients(step)
 
     def compute_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
@@ -288,14 +288,15 @@ class Trainer:
         weight_sum = self.loss.weight_sum(targets)
         scale = world.world_size / weight_sum
         total = torch.zeros((), device=world.device)
-        strategy.module.train()
+        if not self.classifier.model.training:
+            strategy.module.train()
         for number, (pieces, weight) in enumerate(zip(micro_batches, weights, strict=True)):
             seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
             batches = [self.classifier.batch(data.tokens, rows[piece]) for piece in pieces]
             local_targets = targets[np.concatenate(pieces)]
             padded = self.loss.pad_targets(local_targets, self.classifier.padded_for.padded_rows(len(local_targets)))
             last = number == len(micro_batches) - 1
-            with strategy.accumulate(last), count_inputs(strategy.module, weight > 0):
+            with strategy.accumulate(last), count_inputs(strategy.norms, weight > 0):
                 loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
                 strategy.backward(loss * (scale * weight), last)
                 total += weight * loss.detach()

@@ -17,6 +17,7 @@ from classify.distributed.batch_norm import (
     AllReducedBatchNorm,
     count_inputs,
     describe_synchronization,
+    layers,
     restore_statistics,
     synchronize,
 )
@@ -76,7 +77,7 @@ def test_what_it_does_is_told() -> None:
 
 def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -> None:
     layer = AllReducedBatchNorm(2)
-    with count_inputs(nn.Sequential(layer), False):
+    with count_inputs([layer], False):
         assert not layer.counted
     assert layer.counted
 
@@ -120,7 +121,7 @@ def test_no_other_buffers_are_copied_in_a_step(norm: bool) -> None:
             return function(*args, **(kwargs or {}))
 
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with Clones(), restore_statistics(model):
+    with Clones(), restore_statistics(layers(model)):
         model(torch.randn(3, 4))
     assert copied == ([(4,), (4,), ()] if norm else [])
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

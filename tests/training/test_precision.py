@@ -228,7 +228,9 @@ def test_loss_curves_of_the_levels(model_folder: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("settings", [{"opt_level": "O1"}, {"opt_level": "O2"}, {"opt_level": "O3", "bf16": True}])
+@pytest.mark.parametrize(
+    "settings", [{"opt_level": "O1"}, {"opt_level": "O2"}, {"opt_level": "O3", "precision": "bf16"}]
+)
 def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
     plain, _ = trained(model_folder, GPU, precision="fp32")
     curve, _ = trained(model_folder, GPU, **settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from classify.modeling.half_weights import MasterWeights
 from classify.modeling.packing import Batch
 from classify.training.optimizer import make_optimizer
 from classify.training.strategies import named_state
+from classify.training.strategies.cuda_graphs import TrainingGraphs, graphs_apply
 from classify.training.strategies.named_state import Tensors
 
 
@@ -39,6 +40,8 @@ class Strategy:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     masters: MasterWeights
+    norms: Sequence[nn.Module]
+    graphs: TrainingGraphs | None
 
     def __init__(self, classifier: Classifier, config: TrainingConfig, world: World):
         self.classifier, self.config, self.world = classifier, config, world
@@ -65,6 +68,7 @@ class Strategy:
             if self.config.sync_batch_norm and self.world.distributed:
                 self._synchronized_norms = batch_norm.synchronize(self.classifier)
             self.module = self.wrap(self.classifier)
+            self.norms = batch_norm.layers(self.module)
             self._is_set_up = True
         elif weights is not None:
             self._load_masters(weights)
@@ -81,6 +85,11 @@ class Strategy:
         """Make a new optimizer and gradient scaler, without the state of earlier steps."""
         self.optimizer = make_optimizer(self.module, self.config, self.world.device, self.masters)
         self.scaler = self.classifier.precision.scaler()
+        self.graphs = None
+        self.clear_gradients()
+        if self.world.plan.spec.records_graphs and graphs_apply(self.classifier, self.config, self.world.device):
+            self.graphs = TrainingGraphs(self.classifier)
+        self.classifier.rounds_tokens = self.graphs is not None
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
         """Return the module that forward passes of training go through."""
@@ -108,7 +117,10 @@ class Strategy:
 
     def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
         """Compute a micro-batch, one batch per replica, concatenated in order: logits, or `features` (n, width)."""
-        return self.module(batches[0].to(self.world.device), features=features)
+        batch = batches[0].to(self.world.device)
+        if self.graphs is not None:
+            return self.graphs.forward(batch, features=features)
+        return self.module(batch, features=features)
 
     def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Wrap the passes of a micro-batch; gradients are exchanged in the `last` one of a step."""
@@ -169,8 +181,11 @@ class Strategy:
                 self.scaler.load_state_dict(scale)
 
     def clear_gradients(self) -> None:
-        """Clear the gradients of the optimizer's weights, and of the half weights if these are masters."""
-        self.optimizer.zero_grad(set_to_none=True)
+        """Clear the gradients of the optimizer's weights, and of the half weights if these are masters.
+
+        Graphs add to the same tensors in each step.
+        """
+        self.optimizer.zero_grad(set_to_none=self.graphs is None)
         self.masters.clear_gradients()
 
     def reshard(self) -> None:

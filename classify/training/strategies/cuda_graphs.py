@@ -1,0 +1,132 @@
+"""CUDA graphs of training passes: all kernels of a forward or backward pass start with one call.
+
+A GPU computes a step of a few hundred tokens in a tenth of the time that Python takes to start its kernels one by one.
+A graph has fixed shapes and addresses (CUDA Programming Guide, "CUDA Graphs"): batches are padded to few sizes, and
+gradients are added to tensors that stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from classify.config.schema import TrainingConfig
+from classify.distributed import batch_norm
+from classify.modeling.classifier import Classifier
+from classify.modeling.kernels.ragged import flash_applies
+from classify.modeling.packing import MOST_ROUNDED, Batch
+
+# Most graphs: each takes part of a second to record, and a little memory.
+_MOST_GRAPHS = 48
+# Flash attention takes about so many queries at once, so shorter texts are alike.
+_QUERIES = 128
+
+
+def graphs_apply(classifier: Classifier, config: TrainingConfig, device: torch.device) -> bool:
+    """Return whether the training passes of this classifier on one device can be recorded.
+
+    Only without what the host decides within a pass: the attention of texts without flash attention, BatchNorm's
+    statistics, the random state of checkpointing, masters of half weights.
+    """
+    head_size = classifier.hidden_size // int(classifier.model.config.num_attention_heads)
+    return (
+        bool(classifier.kernels)
+        and classifier.packed
+        and flash_applies(device, classifier.precision.half_dtype, head_size)
+        and not classifier.precision.rounds_weights
+        and not config.gradient_checkpointing
+        and not batch_norm.layers(classifier)
+    )
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A forward and a backward pass over `batch`; `outputs` and their gradient `grad_outputs` keep their addresses."""
+
+    batch: Batch
+    outputs: torch.Tensor
+    grad_outputs: torch.Tensor
+    forward: torch.cuda.CUDAGraph
+    backward: torch.cuda.CUDAGraph
+
+
+class _Replay(torch.autograd.Function):
+    """The passes of a recording. The backward pass adds to the weights' gradients by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, recording: _Recording) -> torch.Tensor:
+        """Return the outputs; `anchor` makes them require a gradient."""
+        ctx.recording = recording
+        recording.forward.replay()
+        return recording.outputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None]:
+        """Add the gradients of this gradient of the outputs."""
+        ctx.recording.grad_outputs.copy_(grads[0])
+        ctx.recording.backward.replay()
+        return None, None
+
+
+class TrainingGraphs:
+    """Forward passes of training on one device, each followed by its backward pass.
+
+    A shape is computed as usual the first time, recorded the second time, and replayed from then on.
+    """
+
+    def __init__(self, classifier: Classifier):
+        self._classifier = classifier
+        self._weights = [parameter for parameter in classifier.parameters() if parameter.requires_grad]
+        self._anchor = torch.zeros((), device=self._weights[0].device, requires_grad=True)
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._seen: set[object] = set()
+        self.recordings: dict[object, _Recording] = {}
+
+    def forward(self, batch: Batch, *, features: bool) -> torch.Tensor:
+        """Return what `Classifier.forward` does, of a batch on the device."""
+        bounds = batch.boundaries
+        if bounds is None or batch.rows is not None or bounds.tokens > MOST_ROUNDED:
+            return self._compute(batch, features)
+        longest = max(_QUERIES, 1 << (bounds.longest - 1).bit_length())
+        shape = (features, bounds.tokens, len(bounds.starts), len(bounds.cumulative), longest)
+        if shape not in self.recordings:
+            if shape not in self._seen or len(self.recordings) == _MOST_GRAPHS:
+                self._seen.add(shape)
+                return self._compute(batch, features)
+            fixed = dataclasses.replace(bounds, longest=longest, _layouts={}, _moved={})
+            self.recordings[shape] = self._record(dataclasses.replace(batch, boundaries=fixed), features)
+        recording = self.recordings[shape]
+        for static, tensor in zip(_inputs(recording.batch), _inputs(batch), strict=True):
+            static.copy_(tensor)
+        outputs: torch.Tensor = _Replay.apply(self._anchor, recording)
+        return outputs
+
+    def _compute(self, batch: Batch, features: bool) -> torch.Tensor:
+        outputs: torch.Tensor = self._classifier(batch, features=features)
+        return outputs
+
+    def _record(self, batch: Batch, features: bool) -> _Recording:
+        """Record both passes, which computes nothing."""
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        totals, grads = list[torch.Tensor](), list[torch.Tensor]()
+        with torch.cuda.graph(forward, pool=self._pool, capture_error_mode="thread_local"):
+            outputs = self._compute(batch, features)
+        grad_outputs = torch.zeros_like(outputs)
+        with torch.cuda.graph(backward, pool=self._pool, capture_error_mode="thread_local"):
+            added = torch.autograd.grad(outputs, self._weights, grad_outputs, allow_unused=True)
+            for weight, grad in zip(self._weights, added, strict=True):
+                if grad is not None:
+                    assert weight.grad is not None, "the pass of this shape that came first has made it"
+                    totals.append(weight.grad)
+                    grads.append(grad)
+            torch._foreach_add_(totals, grads)
+        return _Recording(batch, outputs.detach(), grad_outputs, forward, backward)
+
+
+def _inputs(batch: Batch) -> list[torch.Tensor]:
+    """Return the tensors that a pass over a packed batch reads."""
+    assert batch.boundaries is not None
+    return [*batch.tensors.values(), batch.boundaries.starts, batch.boundaries.cumulative]

@@ -1,0 +1,99 @@
+"""Recorded passes train as passes that are computed one kernel after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from classify.config.schema import TrainingConfig
+from classify.modeling.packing import MOST_ROUNDED, pad_packed, round_tokens
+from classify.modeling.precision import choose_precision
+from classify.training.contrastive import ContrastiveTrainer
+from classify.training.trainer import Trainer
+from tests.support.runs import data_and_model, make_trainer
+
+GPU = torch.device("cuda")
+
+
+def test_batches_have_few_sizes() -> None:
+    sizes = [round_tokens(tokens) for tokens in range(1, 2 * MOST_ROUNDED)]
+    rounded = sizes[:MOST_ROUNDED]
+    assert len(set(rounded)) < 40
+    assert all(tokens <= size <= max(64, 1.25 * tokens + 64) for tokens, size in enumerate(rounded, start=1))
+    assert sizes[MOST_ROUNDED:] == list(range(MOST_ROUNDED + 1, 2 * MOST_ROUNDED))
+
+
+def test_padding_to_a_size_changes_no_logit(model_folder: Path) -> None:
+    data, model = data_and_model(model_folder)
+    model.use_packing(True)
+    model.rounds_tokens = True
+    plain = model.eval().batch(data.tokens, data.rows[:19])
+    rounded = model.train().batch(data.tokens, data.rows[:19])
+    assert plain.boundaries is not None
+    assert rounded.boundaries is not None
+    assert rounded.boundaries.tokens == round_tokens(plain.boundaries.tokens) > plain.boundaries.tokens
+    model.eval()
+    torch.testing.assert_close(model(rounded), model(plain))
+    assert pad_packed(plain, plain.boundaries.tokens) is plain
+
+
+def make(folder: Path, **settings: Any) -> Trainer:
+    data, model = data_and_model(folder)
+    model.use_packing(True)
+    config = TrainingConfig(max_steps=40, logging_steps=1, learning_rate=1e-3, seed=3, strategy="none", **settings)
+    model.to(GPU)
+    model.install_kernels(GPU)
+    model.use_packing(True)  # by the kernels
+    model.set_precision(choose_precision("bf16", GPU))
+    return make_trainer(model, data, config, config.start(), 19)
+
+
+def losses(trainer: Trainer) -> list[float]:
+    return [event.metrics.loss if event.metrics else 0.0 for event in trainer.steps()]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2}], ids=["whole steps", "micro-batches"])
+def test_replayed_steps_are_those_computed_kernel_by_kernel(
+    model_folder: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same dropout: a replay draws the numbers that its step's seed gives."""
+    recorded = make(model_folder, **settings)
+    got = losses(recorded)
+    assert recorded.strategy.graphs is not None
+    assert recorded.strategy.graphs.recordings
+    monkeypatch.setattr("classify.training.strategies.cuda_graphs._MOST_GRAPHS", 0)
+    plain = make(model_folder, **settings)
+    want = losses(plain)
+    assert plain.strategy.graphs is not None
+    assert not plain.strategy.graphs.recordings
+    assert sum(got[-5:]) < 0.8 * sum(got[:5])
+    assert got[:8] == pytest.approx(want[:8], abs=2e-3)  # atomic additions of flash attention differ, later by more
+    assert got == pytest.approx(want, abs=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_contrastive_steps_leave_the_head_of_later_ones_alone(model_folder: Path) -> None:
+    from classify.tasks.single_label import SingleLabel
+
+    trainer = make(model_folder)
+    strategy, task = trainer.strategy, SingleLabel(["a", "b", "c"])
+    contrast, rows = ContrastiveTrainer(strategy, trainer.data, task), torch.arange(16).numpy()
+    strategy.module.train()
+    head = strategy.classifier.output_layer.weight.detach().clone()
+    found = []
+    for _ in range(12):
+        contrast.train_step(rows, 1e-3)
+        found.append(float(contrast.loss))
+    assert strategy.graphs is not None
+    assert len(strategy.graphs.recordings) == 1
+    assert found[-1] < 0.8 * found[0]
+    assert torch.equal(strategy.classifier.output_layer.weight, head)
+    strategy.reset_optimizer()
+    found = losses(trainer)
+    assert sum(found[-5:]) < 0.9 * sum(found[:5])
