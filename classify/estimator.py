@@ -27,7 +27,7 @@ _VALIDATION = "validation"
 _RENAMING = ("label_names", "unlabelled_value")
 # What `save` adds to a run's folder: parameters and classes with their type.
 _ESTIMATOR = "estimator.json"
-# Files of a run's folder that prediction and `Run.metrics` read, and attributes that a copy has of its own.
+# Files of a run's folder that prediction and `Run.metrics` read, and attributes that are not copied.
 _MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
 _OF_THIS_PROCESS = ("_finalizer", "_folder", "run_")
 

@@ -21,7 +21,7 @@ from classify.modeling.packing import MOST_ROUNDED, Batch
 
 # Most graphs: each takes part of a second to record, and a little memory.
 _MOST_GRAPHS = 48
-# Flash attention takes about so many queries at once, so shorter texts are alike.
+# Flash attention takes about 128 queries at once, so shorter texts cost the same.
 _QUERIES = 128
 
 
