@@ -22,8 +22,8 @@ import numpy.typing as npt
 from classify.config.schema import DEFAULT_MODEL
 from classify.data import sampler, tokenize
 from classify.modeling.hub import resolve_model
-from classify.tables import columns
 from classify.tables.formats.registry import read_table
+from classify.tables.roles import find_columns
 
 Lengths = npt.NDArray[np.int64]
 Way = Callable[[Lengths, int], list[float]]
@@ -34,7 +34,7 @@ ROWS_A_RANK = 32
 def row_lengths(path: str) -> Lengths:
     """Token counts of a table's texts under the default model's tokenizer, cut at 512."""
     table = read_table(path)
-    column = columns.find_columns(table, None, None).text
+    column = find_columns(table, None, None).text
     tokenizer = tokenize.load_tokenizer(str(resolve_model(DEFAULT_MODEL).path))
     return tokenize.tokenize_columns(tokenizer, table, [column], 512).lengths()
 

@@ -91,7 +91,7 @@ class DiskError(InputError):
     everywhere = False
 
 
-def list_some(shown: Sequence[str], total: int) -> str:
+def list_some(shown: Sequence[str], total: int = 0) -> str:
     """Join the first items of a list of `total`: "a, b and 4 more"."""
     return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")
 

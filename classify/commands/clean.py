@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.evaluation.suspects_file import apply_suspects
     from classify.prediction.inputs import check_out
     from classify.report.wording import count
-    from classify.tables.columns import require_column
     from classify.tables.formats.base import ReadOptions
     from classify.tables.formats.registry import read_table
+    from classify.tables.roles import require_column
     from classify.tables.writers import CSVWriter, ExcelWriter, find_writer
 
     suspects = Path(options.apply)
@@ -45,13 +46,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     folder = suspects.absolute().parent
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path
-    reading = ReadOptions(
-        stored.get("encoding"),
-        stored.get("sheet"),
-        stored.get("on_bad_rows") == "skip",
-        labels=stored.get("labels"),
-        no_header=bool(stored.get("no_header")),
-    )
+    reading = replace(ReadOptions.from_settings(stored), labels=stored.get("labels"))
     table = read_table(data, options=reading)
     check_out(options.out, [data, options.apply], len(table), len(table.columns), overwrite=options.overwrite)
     if options.data is None and table.sha256 != sha256:

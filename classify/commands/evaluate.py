@@ -88,7 +88,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     `trained` is the number of texts that the model was trained on.
     """
     from classify.evaluation.predictions_file import note_renamed
-    from classify.tables.columns import note_empty_texts, note_missing_texts
+    from classify.tables.roles import note_empty_texts, note_missing_texts
 
     table, task = labelled.table, labelled.task
     counts = task.label_counts(labelled.targets)

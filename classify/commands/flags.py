@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from classify.config.fields import above, between, parse
+from classify.config.fields import above, at_least, between, parse
 from classify.config.parser import Parser
 from classify.errors import InputError
 from classify.launch import launcher
-from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.base import REMEMBERED, ReadOptions
 from classify.tables.source import reads_stream
 
 
@@ -26,7 +26,7 @@ def add_model(parser: Parser) -> None:
 
 
 # The options of `add_table` other than --data.
-OF_TABLES = ("encoding", "sheet", "no_header", "text_column", "text_pair_column")
+OF_TABLES = (*REMEMBERED, "no_header", "text_column", "text_pair_column")
 
 
 def add_table(parser: Parser) -> None:
@@ -39,8 +39,12 @@ def add_table(parser: Parser) -> None:
         help="the table, in any format that training reads; several become one; - is standard input",
     )
     parser.add_argument("--encoding", metavar="NAME", help="its encoding (default: auto-detected)")
-    parser.add_argument("--sheet", metavar="NAME", help="sheet of an Excel workbook (default: the first)")
+    parser.add_argument("--delimiter", metavar="TEXT", help="what separates columns: one character, or tab")
+    parser.add_argument("--quote", metavar="TEXT", help="the character around fields, or none")
+    parser.add_argument("--header", action="store_true", help="the first row names the columns")
     parser.add_argument("--no-header", action="store_true", help="no header row; columns are column_1, ...")
+    parser.add_argument("--skip-lines", metavar="INT", help="lines above the table")
+    parser.add_argument("--sheet", metavar="NAME", help="sheet of an Excel workbook (default: the first with texts)")
     parser.add_argument("--text-column", metavar="COLUMN", action="join", help="text column (default: as in training)")
     parser.add_argument(
         "--text-pair-column",
@@ -56,7 +60,10 @@ def add_overwrite(parser: Parser) -> None:
 
 def read_options(options: argparse.Namespace) -> ReadOptions:
     """Return how to read the table of `add_table`."""
-    return ReadOptions(options.encoding, options.sheet, no_header=options.no_header)
+    settings = {**vars(options)}
+    if options.skip_lines is not None:
+        settings["skip_lines"] = parse(options.skip_lines, (int,), "--skip-lines", at_least(0))
+    return ReadOptions.from_settings(settings)
 
 
 def probability(text: str, flag: str) -> float:

@@ -22,7 +22,7 @@ from classify.config.devices import DeviceConfig
 from classify.config.fields import as_switch, choices, expand_home, shown_name
 from classify.config.output import OutputConfig
 from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
-from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
+from classify.config.schema import DataConfig, ModelConfig, ReadConfig, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
 from classify.errors import ErrorList, InputError
 from classify.launch import launcher
@@ -31,6 +31,7 @@ DESCRIPTION = "Fine-tune a BERT classifier on your own table of texts and labels
 # The headings of --help, and the class whose options are listed under each.
 GROUPS = {
     "Data": DataConfig,
+    "Reading of tables": ReadConfig,
     "Model": ModelConfig,
     "Training": TrainingConfig,
     "Hardware": DeviceConfig,

@@ -1,4 +1,4 @@
-"""Settings of a run, declared in three classes; `classify.config.run_config` combines them.
+"""Settings of a run, declared in classes by subject; `classify.config.run_config` combines them.
 
 Field names are those of `transformers.TrainingArguments` wherever it has the field. A field's metadata holds its
 flag, the aliases of other scripts and the help text; `classify.config.parser` reads it.
@@ -21,7 +21,32 @@ MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 
 @accept_flag_names
 @dataclass(frozen=True)
-class DataConfig:
+class ReadConfig:
+    """How the tables are read, where their files do not say."""
+
+    encoding: str | None = option(None, "encoding of the tables, e.g. gb18030 (default: auto-detected)", "--encoding")
+    delimiter: str | None = option(
+        None, "what separates columns: one character, or tab (default: auto-detected)", "--delimiter", metavar="TEXT"
+    )
+    quote: str | None = option(
+        None, "the character around fields, or none (default: auto-detected)", "--quote", metavar="TEXT"
+    )
+    header: bool = option(False, "the first row names the columns (default: auto-detected)", "--header")
+    no_header: bool = option(
+        False, "the tables have no header row; their columns are column_1, column_2, ...", "--no-header"
+    )
+    skip_lines: int | None = option(
+        None, "lines above the table (default: auto-detected)", "--skip-lines", check=at_least(0)
+    )
+    sheet: str | None = option(None, "sheet of an Excel workbook (default: the first that holds texts)", "--sheet")
+    on_bad_rows: Literal["stop", "skip"] = option(
+        "stop", "unreadable rows: stop and list their lines, or skip and count them", "--on-bad-rows"
+    )
+
+
+@accept_flag_names
+@dataclass(frozen=True)
+class DataConfig(ReadConfig):
     """The tables: files, columns, splits and tokenization length."""
 
     data: str | None = option(
@@ -85,10 +110,11 @@ class DataConfig:
         "per row; regression: labels are scores",
         "--task",
     )
-    encoding: str | None = option(None, "encoding of the tables, e.g. gb18030 (default: auto-detected)", "--encoding")
-    sheet: str | None = option(None, "sheet of an Excel workbook (default: the first)", "--sheet")
-    no_header: bool = option(
-        False, "the tables have no header row; their columns are column_1, column_2, ...", "--no-header"
+    label_separator: str | None = option(
+        None,
+        "what separates the labels of a cell: #, |, tab, newline, space, brackets (default: auto-detected)",
+        "--label-separator",
+        metavar="TEXT",
     )
     language: str | None = option(
         None,
@@ -150,9 +176,6 @@ class DataConfig:
         "auto: labels that differ only in case, spaces or Unicode form are one class; none: separate classes",
         "--normalize-labels",
         switch=("auto", "none"),
-    )
-    on_bad_rows: Literal["stop", "skip"] = option(
-        "stop", "unreadable rows: stop and list their lines, or skip and count them", "--on-bad-rows"
     )
     max_length: int | None = option(
         None,

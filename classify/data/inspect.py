@@ -126,7 +126,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     table, targets = splits.train.table, splits.targets
     columns = {**dict.fromkeys(splits.columns.texts.named, "text"), **dict.fromkeys(splits.columns.labels, "label")}
     if splits.columns.split is not None:
-        columns[splits.columns.split] = "split"
+        columns[splits.columns.split.name] = "split"
     of_columns = ("text column", "label column")
     why = {decision.value: decision.why for decision in splits.decisions if decision.what in of_columns}
     roles = dict.fromkeys(table.columns, _NEITHER)

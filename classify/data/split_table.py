@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.data.reading import NO_COLUMN, InputTables
+from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.times import read_times
 from classify.decision import Decision
 from classify.errors import InputError, list_some
-from classify.tables.columns import Columns, note_empty_texts, note_missing_texts
 from classify.tables.label_lists import COLUMN_SEPARATOR
 from classify.tables.labels import case_variants, value_counts
-from classify.tables.names import SPLITS, is_usual, parse_split_name
+from classify.tables.names import SPLITS, is_usual
+from classify.tables.roles import Columns, note_empty_texts, note_missing_texts
+from classify.tables.split_column import NO_COLUMN
 from classify.tables.table import Table
 from classify.tables.text_hashes import TextHashes, find_overlap
 
@@ -140,9 +141,10 @@ def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, f
         assigned = _Assignment(all_train, "")
     validated = len(assigned.rows(_VALIDATION)) > 0
     if validated and config.folds:
+        assert tables.columns.split is not None
         raise InputError(
-            f"--folds {config.folds}: column {tables.columns.split!r} of {tables.train.path} has the validation rows; "
-            "add --split-column none to cross-validate all rows, or drop --folds."
+            f"--folds {config.folds}: column {tables.columns.split.name!r} of {tables.train.path} has the validation "
+            "rows; add --split-column none to cross-validate all rows, or drop --folds."
         )
     if validated:
         return assigned
@@ -274,12 +276,12 @@ def _describe_sizes(counts: Sequence[int], shares: Sequence[float], why: str) ->
 
 def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
     """Assign rows by the split column; without validation rows these are taken from train later."""
-    name, table = tables.columns.split, tables.train
-    assert name is not None
-    values, numbers = table.dictionary_encode(name)
+    column, table = tables.columns.split, tables.train
+    assert column is not None
+    values, numbers = table.dictionary_encode(column.name)
     parts = np.full(len(table), -1, dtype=np.int8)
-    parts[labelled] = np.array(list(map(parse_split_name, values)), dtype=np.int8)[numbers][labelled]
-    return _Assignment(parts, f"by column {name!r} of {table.path}", "--split-column")
+    parts[labelled] = np.array([column.meaning[value] for value in values], dtype=np.int8)[numbers][labelled]
+    return _Assignment(parts, f"by column {column.name!r} of {table.path}", "--split-column")
 
 
 def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
@@ -334,8 +336,8 @@ def _too_few(
         return f"{table.path}: no row has a label; expected rows to train on."
     if tables.columns.split is not None and not len(train):
         return (
-            f"{table.path}: no row of the training split in column {tables.columns.split!r} has a label; expected rows "
-            f"to train on. Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."
+            f"{table.path}: no row of the training split in column {tables.columns.split.name!r} has a label; expected "
+            f"rows to train on. Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."
         )
     if by_time is not None:
         return (

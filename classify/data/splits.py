@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.decision import Decision
-from classify.tables.columns import Columns
+from classify.tables.roles import Columns
 from classify.tables.table import Table
 
 Rows = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from classify.data.splits import Rows
 from classify.errors import InputError, list_some
-from classify.tables.dialect import is_number
+from classify.tables.profile import is_number
 from classify.tables.table import Table
 
 if TYPE_CHECKING:

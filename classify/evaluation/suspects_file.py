@@ -17,9 +17,9 @@ import numpy.typing as npt
 from classify.errors import InputError, list_some
 from classify.evaluation.label_noise import Suspects
 from classify.files import atomic_path
-from classify.tables.columns import find_id_column
 from classify.tables.formats.delimited import read_written
 from classify.tables.formats.registry import read_table
+from classify.tables.roles import find_id_column
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
 from classify.tables.writers import CSVWriter, unescape_formula

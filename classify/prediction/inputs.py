@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from classify.config.fields import split_paths
 from classify.decision import Decision
@@ -12,10 +13,11 @@ from classify.errors import InputError
 from classify.files import why_not_writable
 from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
-from classify.tables.columns import find_text_columns
+from classify.tables.decide import DoubtError
 from classify.tables.derived import TextColumns
 from classify.tables.formats.base import ReadOptions
 from classify.tables.formats.registry import read_table, refuse_unused
+from classify.tables.roles import find_text_columns
 from classify.tables.table import Table
 from classify.tables.writers import find_writer
 
@@ -31,20 +33,33 @@ def check_prediction(
     overwrite: bool = False,
 ) -> tuple[Table, TextColumns]:
     """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
-    trained = trained_texts(read_settings(model))
-    reading = replace(reading or ReadOptions(), columns=trained.named)
-    table, texts = read_texts(data, trained, text_column, pair_column, reading)
+    table, texts = read_texts(data, read_settings(model), text_column, pair_column, reading)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
         check_out(out, split_paths(data), len(table), len(table.columns), overwrite=overwrite)
     return table, texts
 
 
 def read_texts(
-    data: str, trained: TextColumns, text_column: str | None, pair_column: str | None, reading: ReadOptions | None
+    data: str,
+    settings: dict[str, Any],
+    text_column: str | None,
+    pair_column: str | None,
+    reading: ReadOptions | None = None,
 ) -> tuple[Table, TextColumns]:
-    """Read a table with the text columns that a model was trained on, or those named. Raises InputError."""
-    table = read_table(data, options=reading)
-    refuse_unused(reading or ReadOptions(), [table])
+    """Read a table with the text columns that a model was trained on, or those named. Raises InputError.
+
+    Flags of the training that say how tables are read apply here, too; what a table leaves open is read as there.
+    """
+    trained, stored = trained_texts(settings), settings.get("reading", {})
+    reading = reading or ReadOptions()
+    options = replace(reading, columns=trained.named).fill(stored.get("given", {}))
+    try:
+        table = read_table(data, options=options)
+    except DoubtError:
+        if not stored.get("found"):
+            raise
+        table = read_table(data, options=options.fill(stored["found"]))
+    refuse_unused(reading, [table])
     texts = find_text_columns(table, trained, text_column, pair_column)
     table = texts.derive(table)
     texts.require_both(table)

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
-from classify.modeling.result_folder import read_settings, trained_texts
+from classify.modeling.result_folder import read_settings
 from classify.prediction.inputs import read_texts
-from classify.tables.columns import rename_alike
 from classify.tables.derived import TextColumns, join_labels
 from classify.tables.formats.base import ReadOptions
 from classify.tables.label_lists import COLUMN_SEPARATOR
+from classify.tables.roles import rename_alike
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -45,7 +45,7 @@ def read_labelled(
 ) -> LabelledTable:
     """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
     settings = read_settings(model)
-    table, texts = read_texts(data, trained_texts(settings), text_column, pair_column, options)
+    table, texts = read_texts(data, settings, text_column, pair_column, options)
     task = trained_task(model)
     table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
     task = task.for_table(table, column)

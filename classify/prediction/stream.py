@@ -35,8 +35,8 @@ from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.inputs import partial_path
 from classify.prediction.predict import Predictor
-from classify.tables.columns import note_empty_texts, note_missing_texts
 from classify.tables.derived import TextColumns
+from classify.tables.roles import note_empty_texts, note_missing_texts
 from classify.tables.table import Table
 from classify.tables.writers import CSVWriter
 

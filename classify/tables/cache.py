@@ -7,6 +7,7 @@ and readable by their owner only: they hold people's texts.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import stat
@@ -14,13 +15,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from classify.console import print_line
 from classify.files import TEMPORARY, atomic_path
 from classify.launch.process_settings import cache_home
 
+if TYPE_CHECKING:
+    import pyarrow
+
 MOST_BYTES = 4 << 30
+# Tables of more bytes are memory-mapped from the cache.
+LARGE = 64 << 20
+_ROWS = "rows.arrow"
 # Seconds after which waiting for another process is noted.
 _PATIENCE_SECONDS = 20.0
 # A temporary entry older than a day was left by a killed process.
@@ -139,3 +146,24 @@ def _make_room(new: Path) -> None:
             with contextlib.suppress(OSError):
                 entry.with_suffix(".lock").unlink()
             total -= size
+
+
+def map_from_cache(key: str, batches: Callable[[], pyarrow.RecordBatchReader]) -> pyarrow.Table:
+    """Return the rows memory-mapped from the cache entry `key`, written from `batches`; in memory without a cache."""
+    import pyarrow
+
+    def write(folder: Path) -> None:
+        reader = batches()
+        with pyarrow.ipc.new_file(str(folder / _ROWS), reader.schema) as file:
+            for batch in reader:
+                file.write_batch(batch)
+
+    def read(folder: Path) -> pyarrow.Table | None:
+        try:
+            with pyarrow.memory_map(str(folder / _ROWS)) as file:
+                return pyarrow.ipc.open_file(file).read_all()
+        except (pyarrow.ArrowException, OSError):
+            return None
+
+    table = load_or_write(hashlib.sha256(f"rows 3\0{key}".encode()).hexdigest()[:32], write, read)
+    return batches().read_all() if table is None else table

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from classify.errors import InputError
-from classify.tables.content import parse_mark
+from classify.tables.profile import parse_mark
 from classify.tables.table import Table
 from classify.tables.text_hashes import EMPTY
 

@@ -1,20 +1,20 @@
-"""Detect the encoding of a file: by its byte order mark, as UTF-8 where all of it is valid, else by its letters."""
+"""Detect the encoding of a file: by its byte-order mark, as UTF-8 where all of it is valid, else by how it reads."""
 
 from __future__ import annotations
 
 import codecs
 import io
 import itertools
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from classify.errors import InputError, list_some
-from classify.tables.legacy_encoding import MULTI_BYTE, USUAL, Reading, rank_readings
-from classify.tables.source import Source
+from classify.tables.decide import Answer, Candidate, DoubtError, choose
+from classify.tables.legacy_encoding import CLOSE, MULTI_BYTE, USUAL, Reading, rank_readings
+from classify.tables.source import Source, find_fault
 
-_BLOCK = 1 << 22
-_SAMPLE = 1 << 16
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # which begins with UTF-16's
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -23,56 +23,25 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _MARK = "\ufeff"
-# Encodings whose byte order is that of the mark.
-_MARKED = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
-# The ASCII bytes with which ISO-2022-JP switches to Japanese.
-_JAPANESE = b"\x1b$"
-# Evidence that two readings of a file must differ by, in points: see legacy_encoding.
-_CLOSE = 8.0
 # Bytes of the fields that encodings are ranked by. Fields are cut where no character of several bytes can be cut.
 _ENOUGH = 8_000
-# Bytes of lines in a piece of a file that is ranked by itself, and the most pieces besides the last one. Points by
-# which the whole file's encoding may be behind a piece's best one: few in files of one encoding, and mostly several
-# hundred in a piece of another encoding.
-_PIECE, _MOST_PIECES, _FAR = 1_000, 12, 150.0
 _FIELD = re.compile(rb'[^\t\r\n",;]+')
-_EXCERPT = 20
-# Valid characters per invalid one from which a file is damaged UTF-8: letters of another encoding are hardly ever
-# valid.
-_MOSTLY = 20
-# A file of another encoding has hardly any line beyond ASCII that is valid UTF-8: fewer than one for this many others.
-_MIXED = 3
+# Letters quoted around a character beyond ASCII, and the first letters of a file among which it is looked for.
+_EXCERPT, _LOOKED = 20, 1 << 16
+# Valid letters for a bad byte in a damaged line of UTF-8, UTF-8 lines for one of another encoding below which a file is
+# not UTF-8, and the fewest lines, and share of lines, of another encoding that make a file one of two.
+_DAMAGED, _OTHER, _SOME, _FEW = 3.0, 0.1, 3, 0.02
 _SHOWN = 5
-_WORDS = {
-    "utf-8": "UTF-8",
-    "utf-8-sig": "UTF-8",
-    "utf-16": "UTF-16",
-    "utf-16-le": "UTF-16",
-    "utf-16-be": "UTF-16",
-    "utf-32": "UTF-32",
-    "cp1252": "cp1252 (Latin-1)",
-    "gb18030": "GB18030",
-    "big5": "Big5",
-    "cp932": "cp932 (Shift-JIS)",
-    "euc_kr": "EUC-KR",
-    "cp949": "cp949 (EUC-KR)",
-    "latin_1": "Latin-1",
-    "mac_roman": "Mac Roman",
-}
+_TITLES = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8", "utf-16": "UTF-16", "utf-16-le": "UTF-16", "utf-16-be": "UTF-16"}
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """An encoding by Python's name.
-
-    `damaged` are the first lines of a UTF-8 file that hold bytes of something else; `sample` is an excerpt
-    of a file in another encoding; `reads_badly` where some of its characters are nonsense in all of them.
-    """
+    """An encoding by Python's name; `damaged` UTF-8 has other bytes in it, `sample` is an excerpt of another one."""
 
     name: str
-    damaged: tuple[int, ...] = ()
+    damaged: str = ""
     sample: str = ""
-    reads_badly: bool = False
 
     @property
     def errors(self) -> str:
@@ -80,24 +49,22 @@ class Encoding:
         return "replace" if self.damaged else "strict"
 
     @property
-    def title(self) -> str:
-        return _WORDS.get(self.name, self.name)
+    def is_utf8(self) -> bool:
+        """Return whether all bytes are valid UTF-8."""
+        return self.name in ("utf-8", "utf-8-sig") and not self.damaged
 
     @property
     def description(self) -> str:
         """Return its display name, with the damaged lines or an excerpt."""
-        name = self.title
+        name = _TITLES.get(self.name, self.name)
         if self.damaged:
-            lines = ", ".join(map(str, self.damaged))
-            return f"{name} except bytes on lines {lines} ..., read as \ufffd"
-        if self.reads_badly:
-            name = f"{name}, though some characters read badly in every encoding"
+            return f"{name} except bytes on lines {self.damaged}, read as \ufffd"
         return f"{name} (e.g. {self.sample})" if self.sample else name
 
     @property
     def flag(self) -> str:
         """Return the flag to override it; none for valid UTF-8, since nothing else looks like it."""
-        return "" if self.description == "UTF-8" else "--encoding"
+        return "" if self.is_utf8 else "--encoding"
 
     def text(self, source: Source, newline: str = "") -> io.TextIOWrapper:
         """Open a file as text, without a byte-order mark; line ends are as `newline` of `open` says.
@@ -114,60 +81,66 @@ class Encoding:
         return io.TextIOWrapper(source.open(), encoding=self.name, errors=self.errors, newline=newline)
 
 
-def detect_encoding(source: Source, requested: str | None = None) -> Encoding:
+def detect_encoding(source: Source, requested: str | None = None, usual: str | None = None) -> Encoding:
     """Return the encoding of a file: the `requested` one, else the first that decodes all of it.
 
-    Raises InputError for an unknown encoding, and for a file that is not text in it.
+    The `usual` one comes before others that are not Unicode. Raises InputError where the requested one does not fit,
+    and DoubtError where several do.
     """
     if requested is not None:
-        try:
-            b"-".decode(requested, errors="replace")  # which codecs of bytes, such as hex, refuse, too
-        except (LookupError, UnicodeError):
-            raise InputError(
-                f"--encoding {requested}: unknown to Python as an encoding of text; expected a name such as utf-8, "
-                "gb18030, cp1252."
-            ) from None
-        name = codecs.lookup(requested).name
-        if name in _MARKED and not source.head.startswith(_MARKED[name]):
-            raise InputError(
-                f"--encoding {requested}: {source.path} does not begin with a byte-order mark; give {name}-le or "
-                f"{name}-be."
-            )
-        fault = _fault(source, requested)
-        if fault is not None:
-            raise InputError(
-                f"--encoding {requested}: not valid in {source.path} line {fault[0]}{fault[1]}; give another encoding, "
-                "or drop the flag to detect it."
-            )
-        return _with_sample(source, requested)
+        return _check(source, requested)
     start = source.head
-    for mark, name in _MARKS:
-        if start.startswith(mark):
-            fault = _fault(source, name)
-            if fault is not None:
-                raise InputError(
-                    f"{source.path} line {fault[0]}: the byte-order mark says {_WORDS[name]}, but the bytes are not "
-                    f"valid in it{fault[1]}; give --encoding."
-                )
-            return _with_sample(source, name)
-    wide = _wide(start)
-    if wide is not None and _fault(source, wide) is None:
-        return _with_sample(source, wide)
-    fault = _fault(source, "utf-8")
+    marked = next((name for mark, name in _MARKS if start.startswith(mark)), None)
+    if (wide := marked or _find_wide(start)) is not None:
+        fault = find_fault(source.blocks(), wide)
+        if fault is None:
+            return Encoding(wide)
+        if marked is not None:
+            raise InputError(
+                f"{source.path} line {fault[0]}: the byte-order mark says {marked}, but the bytes are not valid in it"
+                f"{fault[1]}; give --encoding."
+            )
+    fault = source.utf8_fault
     if fault is None:
-        return _with_sample(source, "iso2022_jp" if _is_iso2022(source) else "utf-8")
+        switches = source.has_escapes and find_fault(source.blocks(), "iso2022_jp") is None
+        return Encoding("iso2022_jp" if switches else "utf-8")
     if b"\0" in start:
         raise InputError(f"{source.path} line {fault[0]}: expected text. Got binary data; give another file.")
-    return _mostly_utf8(source) or _legacy_encoding(source, fault)
+    if usual is not None and find_fault(source.blocks(), usual) is None:
+        return _with_sample(source, Encoding(usual))
+    return _damaged_utf8(source) or _choose_other(source, fault)
+
+
+def _check(source: Source, requested: str) -> Encoding:
+    """Return the encoding that a flag names. Raises InputError where it does not decode the file."""
+    try:
+        b"-".decode(requested, errors="replace")  # which codecs of bytes, such as hex, refuse, too
+    except (LookupError, UnicodeError):
+        raise InputError(
+            f"--encoding {requested}: unknown to Python as an encoding of text; expected a name such as utf-8, "
+            "gb18030, cp1252."
+        ) from None
+    name = codecs.lookup(requested).name
+    if name in ("utf-16", "utf-32") and not source.head.startswith(tuple(mark for mark, of in _MARKS if of == name)):
+        raise InputError(
+            f"--encoding {requested}: {source.path} does not begin with a byte-order mark; give {name}-le or {name}-be."
+        )
+    fault = find_fault(source.blocks(), requested)
+    if fault is not None:
+        raise InputError(
+            f"--encoding {requested}: not valid in {source.path} line {fault[0]}{fault[1]}; give another encoding, "
+            "or drop the flag to detect it."
+        )
+    return _with_sample(source, Encoding(name if name == "utf-8" else requested))
 
 
 def decode_start(start: bytes) -> str:
     """Decode the first bytes of a file by its mark, else as UTF-8, to recognize its form."""
-    name = next((name for mark, name in _MARKS if start.startswith(mark)), None) or _wide(start) or "utf-8"
+    name = next((name for mark, name in _MARKS if start.startswith(mark)), None) or _find_wide(start) or "utf-8"
     return start.decode(name, errors="replace").lstrip("\ufeff")
 
 
-def _wide(start: bytes) -> str | None:
+def _find_wide(start: bytes) -> str | None:
     """Detect UTF-16 without a mark: every other byte of Latin letters, spaces and digits is zero."""
     if b"\0" not in start:
         return None
@@ -178,152 +151,65 @@ def _wide(start: bytes) -> str | None:
     return "utf-16-be" if even > few and not odd else None
 
 
-def _fault(source: Source, name: str) -> tuple[int, str] | None:
-    """Return the first line that is not text in an encoding, with the reason; None where all lines are."""
-    decoder = codecs.getincrementaldecoder(name)()
-    lines = 1
-    for block in _blocks(source):
-        try:
-            lines += decoder.decode(block).count("\n")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start] if error.start < len(error.object) else 0
-            return lines + error.object[: error.start].count(b"\n"), f" (byte 0x{byte:02x})"
-        except UnicodeError as error:  # of punycode, for one
-            return lines, f" ({error})"
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeError:
-        return lines, " (it ends inside a character)"
-    return None
+def _damaged_utf8(source: Source) -> Encoding | None:
+    """Return UTF-8 where nearly all lines are valid or have few bad bytes; None where hardly any is.
 
-
-def _mostly_utf8(source: Source) -> Encoding | None:
-    """Return UTF-8 where nearly all characters beyond ASCII are valid in it, else None.
-
-    Raises InputError for a file that holds lines of two encodings.
+    Raises InputError between. A line with more bad bytes is of another encoding, in which few are valid by chance.
     """
-    good = bad = valid = invalid = 0
-    first: list[int] = []
+    valid, lines, others = 0, list[int](), list[int]()
     with source.open() as stream:
         for number, line in enumerate(stream, start=1):
-            if line.isascii():
-                continue
-            text = line.decode("utf-8", errors="replace")
-            broken = text.count("\ufffd")
-            right = sum(character > "\x7f" for character in text) - broken
-            good, bad = good + right, bad + broken
-            if broken:
-                invalid += 1
-                if len(first) < _SHOWN:
-                    first.append(number)
-            elif right > 1:  # a single one may be valid by chance
-                valid += 1
-    if good > _MOSTLY * bad:
-        return Encoding("utf-8", tuple(first))
-    if valid * _MIXED >= invalid:
-        raise InputError(
-            f"{source.path}: {valid} non-ASCII lines are UTF-8 and {invalid} are not "
-            f"(lines {list_some(list(map(str, first)), invalid)}), as where files of two encodings were joined; save "
-            "the other lines as UTF-8, too, or give --encoding."
-        )
-    return None
+            if not line.isascii():
+                text = line.decode("utf-8", errors="replace")
+                bad = text.count("\ufffd")
+                good = sum(character > "\x7f" for character in text) - bad
+                valid += not bad
+                lines += [number] if bad else []
+                others += [number] if good < _DAMAGED * bad else []
+    if valid < _OTHER * len(others):
+        return None
+    if len(others) < max(_SOME, _FEW * valid):
+        return Encoding("utf-8", damaged=list_some(list(map(str, lines[:_SHOWN])), len(lines)))
+    shown = list_some(list(map(str, others[:_SHOWN])), len(others))
+    raise InputError(
+        f"{source.path}: some lines are UTF-8 and {len(others)} are not (lines {shown}), as where files "
+        "of two encodings were joined; save these as UTF-8, too, or give --encoding."
+    )
 
 
-def _blocks(source: Source) -> Iterator[bytes]:
-    with source.open() as stream:
-        while block := stream.read(_BLOCK):
-            yield block
-
-
-def _legacy_encoding(source: Source, fault: tuple[int, str]) -> Encoding:
-    """Take the encoding that reads best. Raises InputError where none does, and where others read nearly as well."""
-
-    def decodes(reading: Reading) -> bool:
-        return _fault(source, reading.encoding) is None
-
-    ranked = rank_readings(_sample(source))
-    best = next(filter(decodes, ranked), None)
-    if best is None:
+def _choose_other(source: Source, fault: tuple[int, str]) -> Encoding:
+    """Take the encoding that reads best. Raises InputError where none can be read, DoubtError where several can."""
+    ranked = rank_readings(_sample(source), is_of_mac=b"\r" in source.head and b"\n" not in source.head)
+    fitting = list(itertools.islice((r for r in ranked if find_fault(source.blocks(), r.encoding) is None), _SHOWN))
+    if not fitting:
         raise InputError(
             f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any known encoding; give --encoding."
         )
-    wide = [reading for reading in ranked if best.reads_badly and reading.encoding in MULTI_BYTE and decodes(reading)]
+    best = fitting[0]
+    wide = {reading.encoding for reading in fitting if best.reads_badly and reading.encoding in MULTI_BYTE}
     if best.reads_badly and not wide:  # nothing reads well, so the commonest is no worse a guess than the best
-        usual = next((reading for reading in ranked if reading.encoding == USUAL and decodes(reading)), best)
-        return Encoding(usual.encoding, sample=_excerpt(usual.text), reads_badly=True)
-    rivals = [
-        reading
-        for reading in ranked
-        if reading is not best
-        and (best.points - reading.points < _CLOSE or reading.points_of_words > best.points_of_words)
-    ]
-    rivals += wide
-    if any(map(decodes, rivals)):
-        others = [reading for reading in ranked if reading is not best and reading not in rivals]
-        shown = list(itertools.islice(filter(decodes, [best, *rivals, *others]), 3))
-        pairs = zip(shown, _find_differences(shown), strict=True)
-        samples = ", ".join(f"{reading.encoding} {excerpt}" for reading, excerpt in pairs)
-        raise InputError(
-            f"{source.path}: not UTF-8{fault[1]}, and several encodings fit: {samples}; "
-            f"give the right one, e.g. --encoding {best.encoding}."
-        )
-    _require_one_encoding(source, best.encoding)
-    return Encoding(best.encoding, sample=_excerpt(best.text))
+        return _with_sample(source, Encoding(next((r.encoding for r in fitting if r.encoding == USUAL), best.encoding)))
+    excerpts = _find_differences(fitting)
+    candidates = []
+    for reading, excerpt in zip(fitting, excerpts, strict=True):
+        is_rival = reading.points_of_words > best.points_of_words or reading.encoding in wide
+        points = (best.points if is_rival else reading.points) / CLOSE
+        flag = f"--encoding {reading.encoding}"
+        candidates.append(Candidate(reading, points, f"{reading.encoding} {excerpt}", flag))
+    answer = choose("the encoding", candidates, fewest=-math.inf)
+    if not isinstance(answer, Answer):
+        raise DoubtError(source.path, [answer])
+    return _with_sample(source, Encoding(answer.value.encoding))
 
 
-def _require_one_encoding(source: Source, name: str) -> None:
-    """Raise InputError where another encoding reads a piece of the file far better, as where files were joined.
-
-    An encoding with characters of several bytes is hardly valid by chance, and may hold rows in further languages.
-    """
-    for line, piece in _pieces(source) if name not in MULTI_BYTE else ():
-        ranked = rank_readings(piece)
-        text = piece.decode(name, errors="replace")
-        own, best = next((reading for reading in ranked if reading.text == text), ranked[0]), ranked[0]
-        if min(best.points - own.points, best.points_of_words - own.points_of_words) > _FAR:
-            excerpts = _find_differences([own, best])
-            raise InputError(
-                f"{source.path}: not UTF-8; most of it reads as {name}, but below line {line} {best.encoding} reads "
-                f"better ({best.encoding} {excerpts[1]}, {name} {excerpts[0]}), as where files of two encodings were "
-                f"joined; save all lines as UTF-8, or give --encoding {name} if it is right."
-            )
-
-
-def _pieces(source: Source) -> list[tuple[int, bytes]]:
-    """Return pieces spread over a file, the last one included: the line before each, and its fields beyond ASCII."""
-    pieces: list[tuple[int, list[bytes]]] = []
-    above, piece, size, count, every = 0, list[bytes](), 0, 0, 1
-    with source.open() as stream:
-        for number, line in enumerate(stream, start=1):
-            if line.isascii():
-                continue
-            piece.append(line)
-            size += len(line)
-            if size >= _PIECE:
-                if count % every == 0:
-                    pieces.append((above, piece))
-                if len(pieces) > _MOST_PIECES:
-                    pieces, every = pieces[::2], 2 * every
-                above, piece, size, count = number, [], 0, count + 1
-    fields = [
-        (line, [field for text in lines for field in _FIELD.findall(text) if not field.isascii()])
-        for line, lines in [*pieces, (above, piece)]
-    ]
-    return [(line, b"\n".join(found)) for line, found in fields if found]
-
-
-def _with_sample(source: Source, name: str) -> Encoding:
-    """Return an encoding by name, with an excerpt of the file unless it is UTF-8."""
-    encoding = Encoding(name)
-    if codecs.lookup(name).name in ("utf-8", "utf-8-sig"):
+def _with_sample(source: Source, encoding: Encoding) -> Encoding:
+    """Return an encoding with an excerpt of the file around its first letter beyond ASCII, unless it is UTF-8."""
+    if encoding.is_utf8:
         return encoding
     with encoding.text(source) as stream:
-        return replace(encoding, sample=_excerpt(stream.read(_SAMPLE)))
-
-
-def _is_iso2022(source: Source) -> bool:
-    """Return whether 7-bit bytes switch to Japanese letters somewhere."""
-    return any(_JAPANESE in block for block in _blocks(source)) and _fault(source, "iso2022_jp") is None
+        text = stream.read(_LOOKED)
+    match = re.search(r"[^\W\d_\x00-\x7f]", text) or re.search(r"[^\x00-\x7f]", text)
+    return encoding if match is None else replace(encoding, sample=_quote(text, match.start()))
 
 
 def _sample(source: Source) -> bytes:
@@ -343,25 +229,19 @@ def _sample(source: Source) -> bytes:
     return b"\n".join(fields)
 
 
-def _excerpt(text: str) -> str:
-    """Quote the words around the first letter, else character, beyond ASCII; "" without one."""
-    match = re.search(r"[^\W\d_\x00-\x7f]", text) or re.search(r"[^\x00-\x7f]", text)
-    return "" if match is None else _quote(text, match.start())
-
-
-def _find_differences(readings: list[Reading]) -> list[str]:
+def _find_differences(readings: Sequence[Reading]) -> list[str]:
     """Return an excerpt of each reading, from the first field in which most of them differ."""
     rows = zip(*(reading.text.split("\n") for reading in readings), strict=True)
     fields = max(rows, key=lambda variants: len(set(variants)))
-    place = next(at for at, letters in enumerate(itertools.zip_longest(*fields)) if len(set(letters)) > 1)
+    letters = enumerate(itertools.zip_longest(*fields))
+    place = next((at for at, variants in letters if len(set(variants)) > 1), 0)
     return [_quote(field, place) for field in fields]
 
 
 def _quote(text: str, place: int) -> str:
     start = max(text.rfind("\n", 0, place) + 1, place - _EXCERPT)
-    end = place + _EXCERPT
-    quoted = text[start:end].partition("\n")[0]
-    return f"“{'...' * (start > 0)}{quoted}{'...' * (end < len(text))}”"
+    quoted = text[start : place + _EXCERPT].partition("\n")[0]
+    return f"“{'...' * (start > 0)}{quoted}{'...' * (place + _EXCERPT < len(text))}”"
 
 
 def replace_surrogates(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Cells that hold several labels: "a,b", "a|b", "a;b", or a list as JSON or Python writes it."""
+"""Cells that hold several labels: "a,b", "a|b", "a#b", or a list as JSON or Python writes it."""
 
 from __future__ import annotations
 
@@ -7,55 +7,95 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-# Share of values with several labels from which a column holds lists.
-_LEAST = 0.01
-# In a column of lists labels are few and short: rows per label at least, characters and words at most.
-_ROWS_PER_LABEL, _LONGEST, _WORDS = 4, 60, 3
-SEPARATORS = ("|", ";", ",")
-# Separators that label names contain, too. The last are the commas of other scripts.
-UNUSUAL_SEPARATORS = ("/", "+", "&", "\t", "\n", " and ", " ", "、", "，", "；", "،")
-# Between the labels of a row that come from several columns; in no name.
-COLUMN_SEPARATOR = "\x1f"
-# Lists as NumPy prints them, which Python would join to one string.
-_WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
-# An array of numbers as NumPy prints it.
-_ARRAY = re.compile(r"\[\s*-?\d+(\s+-?\d+)+\s*\]")
-# A tuple of names or whole numbers as Python prints it; neither (other) nor (1,234).
-_TUPLE = re.compile(r"""\(\s*(['"].*['"]|-?\d+(, -?\d+)*)\s*,?\s*\)""", re.DOTALL)
-# A tuple that may be a range, such as (18, 24).
-_RANGE = re.compile(r"\(\s*(-?\d+), (-?\d+)\s*\)")
-# The separator of cells such as ["a", "b"], or ('a', 'b') as Python writes tuples.
-BRACKETS = "[]"
+from classify.tables import rules
+from classify.tables.decide import Answer, Candidate, Doubt, ask, choose
+from classify.tables.profile import parse_mark
+
+# Separators of labels, and those that the names of labels contain, too, which need an answer. Some are the commas of
+# other scripts.
+STRONG = ("|", ";", ",", "#", "~", "^", "::", "\n", "、", "，", "；", "،")
+WEAK = ("/", "+", "&", " and ", " > ", "><", "\t", " ")
+# The separator of cells such as ["a", "b"], and that between the labels of a row that come from several columns.
+BRACKETS, COLUMN_SEPARATOR = "[]", "\x1f"
+# Share of rows with several labels from which cells are lists, share of the parts that must recur, and longest label.
+_LEAST, _MOST, _LONGEST = 0.01, 0.8, 60
+_SHOWN = 40
+# What --label-separator calls characters that a shell hides.
+_NAMES = {"tab": "\t", "newline": "\n", "space": " ", "brackets": BRACKETS, r"\t": "\t"}
 
 
-def find_separator(values: Sequence[str]) -> str | None:
-    """Return what separates the labels of a column's non-empty values; None where each value is one label."""
-    if _are_ranges(values):
-        return None
-    plain = [value for value in values if not _is_bracketed(value)]
-    if values and not plain:
-        return BRACKETS
-    # JSON may have a list for several labels and a string for one.
-    divided = sum(any(map(value.__contains__, SEPARATORS)) for value in plain) > _LEAST * len(values)
-    if not divided and len(values) - len(plain) > _LEAST * len(values) and any(map(_lists_several, values)):
-        return BRACKETS
-    for separator in SEPARATORS:
-        if sum(separator in value for value in plain) > _LEAST * len(values):
-            return separator
-    return None
+def parse_separator(flag: str | None) -> str | None:
+    """Return the separator that a flag names; None without one."""
+    return None if flag is None else _NAMES.get(flag, flag)
 
 
-def find_mixed(cells: Iterable[str]) -> tuple[str, str] | None:
-    """Return a list of several labels in brackets, and a cell that a separator may divide; None without both.
+def choose_separator(cells: Mapping[str, int], known: Collection[str] = ()) -> Answer[str | None] | Doubt:
+    """Choose what separates the labels of a column's cells, given with their rows; None where each is one label.
 
-    Ranges such as (10, 20] are names beside [0, 10].
+    Cells that are `known` labels of a trained model are never divided.
     """
-    cells = sorted(cells)
-    listed = None if _are_ranges(cells) else next((cell for cell in cells if _lists_several(cell)), None)
-    divided = (cell for cell in cells if cell[:1] not in "[(" and any(map(cell.__contains__, SEPARATORS)))
-    return None if listed is None or (other := next(divided, None)) is None else (listed, other)
+    cells = {cell: rows for cell, rows in cells.items() if cell not in known}
+    lists = {cell: rows for cell, rows in cells.items() if _is_list(cell)}
+    plain = {cell: rows for cell, rows in cells.items() if cell not in lists}
+    single = Candidate[str | None](
+        None, 0.0, f"each cell is one label ({_example(cells)})", "--task single", ("one label",)
+    )
+    candidates = [single]
+    for separator in (*STRONG, *WEAK):
+        points, shown = _weigh(plain, separator, known)
+        if shown and points > -2.0:
+            if separator in WEAK:  # never more than a question
+                points = min(points, 0.5)
+            flag = f"--label-separator {_name(separator)!r}"
+            candidates.append(
+                Candidate(
+                    separator, points, f"{_name(separator)} between labels ({shown})", flag, ("parts of cells recur",)
+                )
+            )
+    if any(len(split_cell(cell, BRACKETS)) > 1 for cell in lists):
+        in_brackets = Candidate[str | None](
+            BRACKETS, 8.0, f"lists in brackets ({_example(lists)})", "--label-separator brackets", ("lists",)
+        )
+        if len(candidates) > 1 and max(candidate.points for candidate in candidates[1:]) > 0:
+            return ask("the separator of labels", [in_brackets, *candidates])
+        candidates.append(in_brackets)
+    return choose("the separator of labels", candidates, fewest=-0.5)
+
+
+def _weigh(cells: Mapping[str, int], separator: str, known: Collection[str]) -> tuple[float, str]:
+    """Return the points of a separator, and a cell that it divides; "" where it divides none."""
+    parts_of = {cell: split_cell(cell, separator) for cell in cells}
+    divided = [cell for cell, parts in parts_of.items() if len(parts) > 1]
+    if not divided:
+        return 0.0, ""
+    counts = Counter(part for parts in parts_of.values() for part in set(parts))
+    inside = {part for cell in divided for part in parts_of[cell]}
+    held_by = {part: frozenset(cell for cell in divided if part in parts_of[cell]) for part in inside}
+    apart = len(set(held_by.values())) == len(inside) or min(map(len, held_by.values())) < 2
+    share = sum(cells[cell] for cell in divided) / sum(cells.values())
+    recur = sum(counts[part] > 1 or part in known for part in inside) / len(inside)
+    alone = sum(part in cells or part in known for part in inside) / len(inside)
+    holding = {
+        "parts recur": recur >= _MOST,
+        "parts do not recur": recur < _MOST,
+        "parts stand alone": alone,
+        "fewer parts than cells": len(counts) < len(cells),
+        "in many rows": share > _LEAST,
+        "parts always come together": not apart,
+        "parts are long": max(map(len, inside)) > _LONGEST,
+    }
+    points = sum(rules.LISTS[reason] * weight for reason, weight in holding.items())
+    return points, repr(divided[0][:_SHOWN])
+
+
+def _example(cells: Mapping[str, int]) -> str:
+    return repr(max(cells, key=lambda cell: cells[cell])[:_SHOWN]) if cells else "empty"
+
+
+def _name(separator: str) -> str:
+    return next((name for name, sign in _NAMES.items() if sign == separator), separator)
 
 
 def split_cell(cell: str, separator: str | None) -> list[str]:
@@ -63,110 +103,13 @@ def split_cell(cell: str, separator: str | None) -> list[str]:
     cell = cell.strip()
     if separator is None or not cell:
         return [cell] if cell else []
-    if separator == BRACKETS and cell[0] not in "[{(":
-        return [cell]
     if separator == BRACKETS:
-        return [name for label in _parse_list(cell) if (name := str(label).strip())]
-    return [label for label in _split(cell, separator) if label]
+        return [name for label in parse_list(cell) if (name := str(label).strip())] if cell[0] in "[{" else [cell]
+    return [label for part in cell.split(separator) if (label := part.strip().strip("<>" if separator == "><" else ""))]
 
 
-def _split(cell: str, separator: str) -> list[str]:
-    """Split at a separator; tags such as <java><python>, with nothing between them, at a space."""
-    return [part.strip() for part in (cell.replace("><", "> <") if separator == " " else cell).split(separator)]
-
-
-def undivided_cell(
-    labels: Collection[str], separators: Iterable[str], known: Iterable[str] = ()
-) -> tuple[str, str] | None:
-    """Return a label that may be a list of other labels, and its separator; None without any.
-
-    The others may be `known` labels, too.
-    """
-    names = {*labels, *known}
-    for separator in separators:
-        for label in labels:
-            if separator == BRACKETS:
-                parts = list(map(str, _parse_list(label))) if _lists_several(label) else []
-            else:
-                parts = _split(label, separator)
-            # A list in quotes is no name.
-            if len(parts) > 1 and (names.issuperset(parts) or (separator == BRACKETS and label[1:2] in ("'", '"'))):
-                return label, separator
-    return None
-
-
-def are_lists(values: Sequence[str]) -> bool:
-    """Return whether non-empty values are lists of labels: repeated parts, some values with two; or malformed lists."""
-    separator = find_separator(values)
-    if separator is None:
-        return False
-    try:
-        lists = [split_cell(value, separator) for value in values]
-    except ValueError:  # refused where they are read
-        return separator == BRACKETS and any(
-            "," in value or _WITHOUT_COMMA.search(value) or _ARRAY.fullmatch(value) for value in values
-        )
-    several = sum(len(labels) > 1 for labels in lists)
-    counts = Counter(label for labels in lists for label in labels)
-    return (
-        several > _LEAST * len(lists)
-        and len(counts) <= len(lists) / _ROWS_PER_LABEL
-        and (separator == BRACKETS or len(counts) < len(set(values)))
-        and max(map(len, counts)) <= _LONGEST
-        and max(len(label.split()) for label in counts) <= _WORDS
-    )
-
-
-def unwrap(labels: Iterable[str]) -> dict[str, str]:
-    """Map each label that is a list of one in brackets to the label in it; {} where some list has several."""
-    inner: dict[str, str] = {}
-    for label in labels:
-        try:
-            parts = split_cell(label, BRACKETS) if label.strip()[:1] == "[" else []
-        except ValueError:
-            return {}
-        if len(parts) > 1:
-            return {}
-        if parts:
-            inner[label] = parts[0]
-    return inner
-
-
-def is_empty_list(cell: str) -> bool:
-    """Return whether a cell is a list without labels, such as [] or [""]."""
-    try:
-        return cell.startswith("[") and not split_cell(cell, BRACKETS)
-    except ValueError:
-        return False
-
-
-def _is_bracketed(value: str) -> bool:
-    """Return whether a value is a list in brackets, perhaps a malformed one, or a tuple."""
-    return value[:1] + value[-1:] == "[]" or _list_length(value) is not None
-
-
-def _are_ranges(values: Sequence[str]) -> bool:
-    """Return whether some values are tuples, and each of these is a range of ages, say: two ascending numbers."""
-    tuples = [value for value in values if value[:1] == "(" and _list_length(value) is not None]
-    ranges = list(filter(None, map(_RANGE.fullmatch, tuples)))
-    return len(tuples) == len(ranges) > 0 and all(int(found[1]) < int(found[2]) for found in ranges)
-
-
-def _lists_several(value: str) -> bool:
-    return (_list_length(value) or 0) > 1
-
-
-def _list_length(value: str) -> int | None:
-    """Return the number of labels of a list or a tuple; None for anything else, such as (other)."""
-    try:
-        return len(_parse_list(value)) if value[:1] + value[-1:] == "[]" or _TUPLE.fullmatch(value) else None
-    except ValueError:
-        return None
-
-
-def _parse_list(cell: str) -> Sequence[object]:
-    if _WITHOUT_COMMA.search(cell):
-        raise ValueError("no comma between its labels")
+def parse_list(cell: str) -> Sequence[object]:
+    """Return the values of a list as JSON, Python or NumPy writes it; also of one in an object. Raises ValueError."""
     try:
         parsed = json.loads(cell)
     except (ValueError, RecursionError):
@@ -174,8 +117,59 @@ def _parse_list(cell: str) -> Sequence[object]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SyntaxWarning)  # of a backslash in a label
                 parsed = ast.literal_eval(cell)
-        except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
-            raise ValueError(f"no list: {error}") from None
-    if not isinstance(parsed, list | tuple):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            parsed = None
+    if isinstance(parsed, dict) and len(parsed) == 1:  # as annotation tools write {"choices": ["a", "b"]}
+        (parsed,) = parsed.values()
+    if parsed is None or re.search(r"""['"\d]\s+['"\d-]""", cell):  # NumPy writes no commas
+        found = re.fullmatch(r"\[([^\[\]{}]*)\]", cell, re.DOTALL)
+        if found is None:
+            raise ValueError("no list")
+        parsed = [quoted or bare for _, quoted, bare in re.findall(r"""(['"])(.*?)\1|([^\s'",]+)""", found[1])]
+    if not isinstance(parsed, list):
         raise ValueError("no list")
     return parsed
+
+
+def find_vector(cells: Collection[str]) -> str | None:
+    """Return a cell where all are lists of yes and no of one length, one place per label; else None."""
+    lists = [split_cell(cell, BRACKETS) for cell in cells if _is_list(cell)]
+    if len(lists) < len(cells) or len({len(parts) for parts in lists}) != 1 or len(lists[0]) < 2:
+        return None
+    is_vector = all(parse_mark(part.removeprefix("-")) is not None for parts in lists for part in parts)
+    return next(iter(cells)) if is_vector else None
+
+
+def are_numbers_or_lists(values: Collection[str]) -> bool:
+    """Return whether values such as "3" and "3,5" may be numbers with a decimal comma, or lists of numbers.
+
+    No list has a label twice, as 3,3 would, and no label is 00 or 50, say, beside 5.
+    """
+    parts = [value.split(",") for value in values]
+    is_number = all(len(digits) <= 2 and all(map(str.isdecimal, digits)) for digits in parts)
+    fractions = [digits[1] for digits in parts if len(digits) == 2]
+    return (
+        bool(is_number and fractions)
+        and all(len(set(digits)) == len(digits) for digits in parts)
+        and all(len(fraction) == 1 for fraction in fractions)
+    )
+
+
+def unwrap(labels: Collection[str]) -> dict[str, str]:
+    """Map each label that is a list of one in brackets to the label in it; {} where some list has several."""
+    lists = {label: split_cell(label, BRACKETS) for label in labels if _is_list(label)}
+    if any(len(parts) > 1 for parts in lists.values()):
+        return {}
+    return {label: parts[0] for label, parts in lists.items() if parts}
+
+
+def is_empty_list(cell: str) -> bool:
+    """Return whether a cell is a list without labels, such as [] or [""]."""
+    return cell[:1] == "[" and _is_list(cell) and not split_cell(cell, BRACKETS)
+
+
+def _is_list(cell: str) -> bool:
+    try:
+        return cell[:1] + cell[-1:] in ("[]", "{}") and parse_list(cell) is not None
+    except ValueError:
+        return False

@@ -20,15 +20,17 @@ import pyarrow.compute as pc
 
 from classify.decision import Decision
 from classify.errors import InputError, list_some
-from classify.tables.content import MISSING, MONTH
 from classify.tables.label_lists import is_empty_list, unwrap
+from classify.tables.profile import MISSING, MONTH
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
 
 MIN_ROWS = 10
+# Usual spellings of a missing value that are hardly the names of classes.
+_MISSING = MISSING - {"none", "-", "--", "?"}
 # Label values that people write into unlabelled rows.
 _PLACEHOLDERS = frozenset(
-    {"?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
+    {"none", "?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
 )
 _SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
 # Dates that spreadsheets make of labels such as 5-1 or 1-2024.
@@ -44,20 +46,22 @@ _TIMES, _FEWEST_LETTERS = 10, 4
 class ClassNames:
     """Class names: `names` maps labels of the table to their class where its name differs.
 
-    `unlabelled` are labels that count as missing, as empty cells do; `rows` counts the rows of each label.
+    `unlabelled` are labels that count as missing, as empty cells do; `rows` counts the rows of each label, `missing`
+    those of spellings of a missing value.
     `normalized`: labels that differ in case, spaces or Unicode form alone are one class.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     unlabelled: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
     normalized: bool = True
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the class names of a trained model, from its classify.json."""
         stored = settings["label_spelling"]
-        return cls(stored["names"], frozenset(stored["unlabelled"]), {}, stored["normalized"])
+        return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=stored["normalized"])
 
     def as_settings(self) -> dict[str, Any]:
         """Return the entry of classify.json."""
@@ -115,13 +119,18 @@ class ClassNames:
         """Note merged labels, and label values that may mean unlabelled or were changed by a spreadsheet."""
         lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
         dates = [label for label in self.rows if _DATE.fullmatch(label)]
-        others_are_words = any(any(map(str.isalnum, label)) for label in self.rows)
         return [
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(
                 f"the labels {list_some(list(map(repr, same[:_SHOWN])), len(same))} are the same number, yet different "
                 "classes; write them alike if they are one"
                 for same in self._list_equal_numbers()
+            ),
+            *(
+                f"the label {label!r} ({rows}) is read as no label; if it is one, give --label-names "
+                f"{shlex.quote(f'{label}={label}')}"
+                for label, rows in self.missing.items()
+                if rows
             ),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
@@ -133,7 +142,7 @@ class ClassNames:
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
-                if rows and self._may_mean_none(label, others_are_words=others_are_words)
+                if rows and self._may_mean_none(label)
             ),
             *(
                 [f"the label {dates[0]!r} looks like a date, others do not: a spreadsheet may have changed it"]
@@ -158,18 +167,25 @@ class ClassNames:
                 numbers.setdefault(int(name), []).append(name)
         return [same for same in numbers.values() if len(same) > 1]
 
-    def _may_mean_none(self, label: str, *, others_are_words: bool) -> bool:
+    def _may_mean_none(self, label: str) -> bool:
         """Return whether a label value usually means unlabelled, as -1 in most rows beside 0 and 1."""
         if label == "-1":
             return set(self.rows) == {"-1", "0", "1"} and self.rows["-1"] > self.rows["0"] + self.rows["1"]
-        name = normalize_text(label)
-        if any(map(str.isalnum, label)):
-            return name in _PLACEHOLDERS or name in MISSING or _SPREADSHEET_ERROR.fullmatch(label) is not None
-        is_dash = all(unicodedata.category(character) in ("Pd", "Po") for character in label)
-        return label in _PLACEHOLDERS or (is_dash and others_are_words and "+" not in self.rows)  # - may be negative
+        return normalize_text(label) in _PLACEHOLDERS or _SPREADSHEET_ERROR.fullmatch(label) is not None
 
     def _most_rows_first(self, label: str) -> tuple[int, str]:
         return (-self.rows.get(label, 0), label)
+
+
+def find_missing(labels: Collection[str]) -> list[str]:
+    """Return the labels that are usual spellings of a missing value, such as NA; a dash where others are words."""
+    words = any(any(map(str.isalnum, label)) for label in labels) and "+" not in labels  # - may be negative
+    dashes = [
+        label
+        for label in labels
+        if words and label and all(unicodedata.category(sign) == "Pd" for sign in label.strip())
+    ]
+    return [*dashes, *(label for label in labels if normalize_text(label) in _MISSING)]
 
 
 def is_typo(typed: str, meant: str) -> bool:
@@ -272,7 +288,7 @@ def name_classes(
                 "both the same name, or add --normalize-labels none."
             )
     names = {label: new.get(name, name) for label, name in class_of.items()}
-    return ClassNames(names, unlabelled, dict(counts), normalize)
+    return ClassNames(names, unlabelled, dict(counts), normalized=normalize)
 
 
 def _parse_renames(text: str) -> dict[str, str]:

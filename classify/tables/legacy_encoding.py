@@ -12,6 +12,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
+# Evidence that two readings of a file must differ by to be distinguished.
+CLOSE = 8.0
 # The encoding of most files that are not UTF-8.
 USUAL = "cp1252"
 _WESTERN = "en de fr es it pt nl sv da no nn fi is fo ca gl eu oc ga gd cy br af lb sq et id ms sw tl"
@@ -30,11 +32,11 @@ _LATIN = (
     ("iso8859_9", 12, "en tr az"),
     ("iso8859_13", 12, _BALTIC),
     ("iso8859_4", 16, _BALTIC),
-    ("mac_roman", 12, _WESTERN),
-    ("cp850", 12, _WESTERN),
-    ("cp437", 16, _WESTERN),
-    ("cp852", 16, _CENTRAL),
-    ("mac_latin2", 16, _CENTRAL),
+    ("mac_roman", 20, _WESTERN),
+    ("cp850", 20, _WESTERN),
+    ("cp437", 24, _WESTERN),
+    ("cp852", 24, _CENTRAL),
+    ("mac_latin2", 24, _CENTRAL),
     ("cp1258", 8, "en vi"),
     ("latin_1", 16, _WESTERN),
 )
@@ -64,8 +66,8 @@ MULTI_BYTE = frozenset({"gb18030", "big5", "cp932", "cp949", "euc_jp"})
 _FEW = 0.4
 # With more oddities than this share of its non-ASCII characters, a text reads badly; a few oddities say little.
 _BADLY, _FEW_ODDITIES = 0.1, 20
-# Points off for each place where characters do not belong together.
-_ODD = 10
+# Points off for each place where characters do not belong together; points for a Mac's encoding of a Mac's lines.
+_ODD, _MAC = 10, 20
 
 # Characters by class: ASCII letters are z and Z, other cased letters are lower or upper case of the script's letter.
 _SCRIPTS = {"LATIN": "l", "CYRILLIC": "c", "GREEK": "g", "HEBREW": "w", "ARABIC": "r", "THAI": "t", "HANGUL": "h"}
@@ -120,11 +122,14 @@ class Reading:
     text: str
     points: float
     points_of_words: float
-    reads_badly: bool = False
+    reads_badly: bool
 
 
-def rank_readings(sample: bytes) -> list[Reading]:
-    """Decode a sample in every encoding that can, the best reading first; equal texts are one reading."""
+def rank_readings(sample: bytes, *, is_of_mac: bool = False) -> list[Reading]:
+    """Decode a sample in every encoding that can, the best reading first; equal texts are one reading.
+
+    A file `is_of_mac` where its lines end as those of old Macs do.
+    """
     readings: dict[str, Reading] = {}
     for encodings, has_latin_letters in ((_LATIN, True), (_OTHER_SCRIPTS, False)):
         for encoding, rarity, languages in encodings:
@@ -136,7 +141,7 @@ def rank_readings(sample: bytes) -> list[Reading]:
                 is_english = not _has_other_letters(text)
                 written = languages if has_latin_letters else "en" if is_english else f"en {languages}"
                 oddities = _count_oddities(text, is_english=is_english)
-                cost = _ODD * oddities + rarity
+                cost = _ODD * oddities + rarity - (_MAC if is_of_mac and encoding.startswith("mac_") else 0)
                 points = _language_evidence(text, written.split()) - cost
                 words = " ".join(_WORD_BEYOND_ASCII.findall(text))
                 points_of_words = _language_evidence(words, ["en", *languages.split()]) - cost

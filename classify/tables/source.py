@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import bz2
+import codecs
 import contextlib
 import functools
 import gzip
+import hashlib
 import io
 import lzma
 import re
@@ -14,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +32,7 @@ from classify.launch import launcher
 from classify.tables import archives
 from classify.tables.unread import refuse_unread
 
-_HEAD = 1 << 16
+_HEAD, _BLOCK = 1 << 16, 1 << 22
 # Compressions: a regular expression for a file's first bytes, the name, and a function that opens the file.
 _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (rb"\x1f\x8b", "gzip", gzip.open),
@@ -38,15 +40,17 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
     (rb"\xfd7zXZ\x00", "xz", lzma.open),
     (rb"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
 )
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # The form of a data set's name on the hub.
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.+-]+)?(\[\w+\])?")
+# The ASCII bytes with which ISO-2022-JP switches to Japanese.
+_ESCAPE = b"\x1b$"
 # The path that means standard input.
 STANDARD_INPUT = "-"
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # A file that decompresses to more than this many times its size, and to more bytes than that, is not a table of texts.
 _MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
-# A file of more bytes is read with a progress bar, in blocks of this size.
-_LONG_BYTES, _BLOCK = 64 << 20, 1 << 20
+# A file of more bytes is read with a progress bar.
+_LONG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,9 @@ class Source:
         return next(((name, opens) for magic, name, opens in _COMPRESSIONS if re.match(magic, self._magic)), None)
 
     @property
-    def compression(self) -> str | None:
-        return None if self._compression is None else self._compression[0]
+    def is_plain(self) -> bool:
+        """Return whether the file holds the bytes that `open` gives."""
+        return self._compression is None and not self.member
 
     def check_growth(self, size: int) -> None:
         """Raise InputError where the file decompresses to `size` bytes or more, too many for a table."""
@@ -110,65 +115,96 @@ class Source:
             )
 
     def open(self) -> BinaryIO:
-        """Open the decompressed bytes. Reading raises InputError where they are damaged."""
-        if not self.member:
-            return self._decompress()
-        if self.compression is None and archives.is_zip(self._magic):
-            return self._bound(archives.open_zip_member(self.file, self.member))
-        return self._bound(archives.open_tar_member(self._decompress(), self.member))
+        """Open the decompressed bytes. Reading raises InputError where they are damaged, or grow too much."""
+        stream: IO[bytes] = self.file.open("rb") if self._compression is None else self._compression[1](self.file)
+        if self.member and archives.is_zip(self._magic):
+            stream = archives.open_zip_member(self.file, self.member)
+        elif self.member:
+            stream = archives.open_tar_member(self._watch(stream), self.member)
+        return self._watch(stream)
 
-    def _decompress(self) -> BinaryIO:
-        if self._compression is None:
-            size = self.file.stat().st_size
-            if size <= _LONG_BYTES:
-                return self.file.open("rb")
-            return cast(BinaryIO, io.BufferedReader(_Watched(self.file, size), _BLOCK))
-        return self._bound(self._compression[1](self.file))
+    def _watch(self, stream: IO[bytes]) -> BinaryIO:
+        return cast(BinaryIO, io.BufferedReader(_Watched(self, stream), 1 << 20))
 
-    def _bound(self, stream: IO[bytes]) -> BinaryIO:
-        return cast(BinaryIO, io.BufferedReader(_Bounded(self, stream)))
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the decompressed bytes."""
+        with self.open() as stream:
+            while block := stream.read(_BLOCK):
+                yield block
 
     def find_member(self, suffixes: Container[str]) -> str:
         """Return the one table of an archive, "" for another file. Raises InputError for none or several."""
-        if self.compression is None and archives.is_zip(self._magic):
+        if archives.is_zip(self._magic):
             return archives.find_zip_member(self.path, self.file, suffixes, self.check_growth)
         if archives.is_tar(self.head):
-            with self._decompress() as stream:
+            with self.open() as stream:
                 return archives.find_tar_member(self.path, stream, suffixes)
         return ""
 
     @cached_property
+    def _utf8(self) -> tuple[str, tuple[int, str] | None, bool]:
+        """Return the hash of the decompressed bytes, the first line that is not UTF-8, and whether there are escapes.
+
+        From one pass over them.
+        """
+        digest, has_escapes = hashlib.sha256(), False
+
+        def hashed() -> Iterator[bytes]:
+            nonlocal has_escapes
+            for block in self.blocks():
+                digest.update(block)
+                has_escapes = has_escapes or _ESCAPE in block
+                yield block
+
+        blocks = hashed()
+        fault = find_fault(blocks, "utf-8")
+        for _ in blocks:  # below a fault
+            pass
+        return digest.hexdigest(), fault, has_escapes
+
+    @property
+    def utf8_fault(self) -> tuple[int, str] | None:
+        """Return the first line that is not UTF-8, with the reason; None where all lines are."""
+        return self._utf8[1]
+
+    @property
+    def has_escapes(self) -> bool:
+        """Return whether the file switches to Japanese as ISO-2022-JP does."""
+        return self._utf8[2]
+
+    @cached_property
     def sha256(self) -> str:
         """Return the hash of the file as stored."""
-        return file_sha256(self.file)
+        return self._utf8[0] if self.is_plain and "_utf8" in self.__dict__ else file_sha256(self.file)
+
+
+def find_fault(blocks: Iterator[bytes], encoding: str) -> tuple[int, str] | None:
+    """Return the first line that is not text in an encoding, with the reason; None where all lines are."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    lines = 1
+    for block in blocks:
+        try:
+            lines += decoder.decode(block).count("\n")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start] if error.start < len(error.object) else 0
+            return lines + error.object[: error.start].count(b"\n"), f" (byte 0x{byte:02x})"
+        except UnicodeError as error:  # of punycode, for one
+            return lines, f" ({error})"
+    try:
+        decoder.decode(b"", final=True)
+    except UnicodeError:
+        return lines, " (it ends inside a character)"
+    return None
 
 
 class _Watched(io.RawIOBase):
-    """A file that moves a progress bar as it is read."""
-
-    def __init__(self, file: Path, size: int):
-        self._stream = file.open("rb", buffering=0)
-        self._bar = progress_bar(size, 0, "B", enabled=launcher.is_main_process(), delayed=True)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        count = self._stream.readinto(buffer)  # type: ignore[arg-type]
-        self._bar.update(count)
-        return count
-
-    def close(self) -> None:
-        self._bar.close()
-        self._stream.close()
-        super().close()
-
-
-class _Bounded(io.RawIOBase):
-    """A decompressed stream that raises InputError where it is damaged or grows too large."""
+    """A stream that moves a progress bar, and raises InputError where it is damaged or grows too large."""
 
     def __init__(self, source: Source, stream: IO[bytes]):
-        self._source, self._stream, self._bytes_read = source, stream, 0
+        self._source, self._stream, self._size = source, stream, 0
+        total = source.file.stat().st_size if source.is_plain else 0
+        enabled = total > _LONG_BYTES and launcher.is_main_process()
+        self._bar = progress_bar(total, 0, "B", enabled=enabled, delayed=True)
 
     def readable(self) -> bool:
         return True
@@ -178,14 +214,18 @@ class _Bounded(io.RawIOBase):
         try:
             block = self._stream.read(len(view))
         except (OSError, EOFError, lzma.LZMAError, zlib.error, *archives.ERRORS) as error:
-            form = self._source.compression or "archive"
-            raise InputError(f"{self._source.path}: cannot be decompressed ({form}: {error}); copy it again.") from None
-        self._bytes_read += len(block)
-        self._source.check_growth(self._bytes_read)
+            if self._source.is_plain:
+                raise
+            raise InputError(f"{self._source.path}: cannot be decompressed ({error}); copy it again.") from None
+        self._size += len(block)
+        if not self._source.is_plain:
+            self._source.check_growth(self._size)
+        self._bar.update(len(block))
         view[: len(block)] = block
         return len(block)
 
     def close(self) -> None:
+        self._bar.close()
         self._stream.close()
         super().close()
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ class Table:
     columns are numbered, or named as in a related table. `takes` names the options that its format reads by. `hint`
     is appended to errors about the content, e.g. the other sheets of a workbook. `skipped` rows could not be read;
     `notes` name what may have been read wrong. `sha256` is of what was read. The `derived` columns were computed
-    from others, and are not among `columns`.
+    from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`.
     """
 
     path: str
@@ -47,6 +48,7 @@ class Table:
     skipped: int = 0
     notes: tuple[str, ...] = ()
     derived: frozenset[str] = frozenset()
+    reading: Mapping[str, Any] = field(default_factory=dict)
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 

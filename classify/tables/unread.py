@@ -9,12 +9,12 @@ from classify.errors import InputError
 
 _PANDAS = "save it as CSV: python -c \"import pandas; pandas.{}('{{path}}').to_csv('table.csv', index=False)\""
 _SQLITE = "export the table: sqlite3 -header -csv {path} 'SELECT * FROM name' > table.csv"
+_SQL = "load it into a database and export the table as CSV"
 _R = "save the data frame as CSV in R: write.csv(frame, 'table.csv', row.names = FALSE, fileEncoding = 'UTF-8')"
 _IMAGE = "extract its text first (OCR), into a CSV of texts and labels"
 _EXCEL = "open it in Excel or LibreOffice and save the table as .xlsx or CSV UTF-8"
 _TEXT = "copy the table into a spreadsheet, and save that as CSV UTF-8"
 _UNPACK = "unpack it and give the table in it"
-_QUALTRICS = "delete the second and the third"
 _LFS = "fetch the file itself: git lfs pull"
 # A regular expression for a file's first bytes, the name of the form, and what to do.
 _STARTS: tuple[tuple[bytes, str, str], ...] = (
@@ -31,6 +31,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x80[\x02-\x05]", "a pickle file, which could run code when it is loaded", "save the table as CSV or Parquet"),
     (rb"\x93NUMPY", "a NumPy array", "save texts and labels as CSV or Parquet"),
     (rb"\|[^\n]*\|\s*\n\|[ :|-]+\|\s*\n", "a Markdown table", _TEXT),
+    (rb"(?i)(--[^\n]*\n|/\*.*?\*/;?|\s)*(create|insert|drop)\s+(table|into)\b", "an SQL dump", _SQL),
     (rb"%PDF-", "a PDF", _TEXT),
     (rb"\{\\rtf", "a rich text document", _TEXT),
     (rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP|II\*\x00|MM\x00\*", "an image", _IMAGE),
@@ -42,7 +43,6 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"(\xef\xbb\xbf)?(---\s*\n|#[^\n]*\n)*- [^\s:]+: [^\n]*\n  [^\s:]+: ", "YAML", "save the records as JSON"),
     (rb"(version: [^\n]*\n\s*)?nlu:\s*\n", "Rasa's YAML", "write each example and its intent as a row of a CSV"),
     (rb"(?i)(%[^\n]*\n|\s)*@relation\s", "an ARFF file of Weka", "save it as CSV in Weka"),
-    (rb"[^\x00]+?\n\"\{\"\"ImportId\"\":", "a Qualtrics export with three header rows", _QUALTRICS),
 )  # fmt: skip
 # The same of zip archives, by the name of a file in them.
 _MEMBERS: tuple[tuple[str, str, str], ...] = (

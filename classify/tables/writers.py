@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Self
 
 from classify.errors import InputError
-from classify.tables.dialect import is_number
+from classify.tables.profile import is_number
 
 # A spreadsheet computes cells that begin with one of these.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")

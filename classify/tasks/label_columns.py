@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from classify.data.reading import InputTables
 from classify.errors import InputError
-from classify.tables.labels import ClassNames, class_counts, is_no_label, name_classes, no_such_label
+from classify.tables.labels import ClassNames, class_counts, find_missing, is_no_label, name_classes, no_such_label
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
 
@@ -43,8 +44,12 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
             raise InputError(no_such_label(config.unlabelled_value))
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
+    kept = set(config.label_names.split(",")) if config.label_names is not None else set()
+    missing = {label: counts[label] for label in find_missing(counts) if f"{label}={label}" not in kept}
+    unlabelled |= set(missing)
     named = {label: count for label, count in counts.items() if label not in unlabelled and not is_no_label(label)}
-    return name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
+    names = name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
+    return dataclasses.replace(names, missing=missing)
 
 
 def check_empty_labels(tables: InputTables) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,18 +22,26 @@ from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
-from classify.tables.content import column_stats
+from classify.tables.decide import Answer, Doubt, DoubtError
 from classify.tables.label_lists import (
     BRACKETS,
     COLUMN_SEPARATOR,
-    SEPARATORS,
-    UNUSUAL_SEPARATORS,
-    find_mixed,
-    find_separator,
+    STRONG,
+    WEAK,
+    choose_separator,
+    find_vector,
+    parse_separator,
     split_cell,
-    undivided_cell,
 )
-from classify.tables.labels import MIN_ROWS, ClassNames, is_no_label, label_sort_key, list_counts, refuse_unknown
+from classify.tables.labels import (
+    MIN_ROWS,
+    ClassNames,
+    is_no_label,
+    label_sort_key,
+    list_counts,
+    refuse_unknown,
+    value_counts,
+)
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, send_weights
@@ -87,10 +94,8 @@ class MultiLabel(Task):
         thresholds: npt.NDArray[np.float64] | None = None,
         *,
         empty_is_labelled: bool = True,
-        remark: str = "",
     ):
         super().__init__(labels)
-        self._remark = remark  # on the choice of this task
         self._classes, self._separator = classes or ClassNames(), separator
         self._empty_is_labelled = empty_is_labelled
         self.thresholds = np.full(len(labels), multi_label_metrics.THRESHOLD) if thresholds is None else thresholds
@@ -101,31 +106,11 @@ class MultiLabel(Task):
         column, config, path = tables.columns.label, tables.config, tables.train.path
         separator: str | None = COLUMN_SEPARATOR
         if len(tables.columns.labels) == 1:
-            stats = column_stats(tables.train, column, config.unlabelled_value)
-            if stats.odd_kind == "objects":
-                raise InputError(
-                    f"{path}: column {column!r} holds objects, e.g. {stats.example}; expected names of "
-                    "labels. Give a column per label, e.g. --label-column a,b,c."
-                )
-            refuse_mixed_lists(tables)
-            separator = _choose_separator(stats.values, distinct_cells(tables.train, column, config.unlabelled_value))
+            separator = find_separator(tables, count_cells(tables)) or _JOIN
         classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
             raise InputError(f"{path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead.")
-        if separator not in (BRACKETS, COLUMN_SEPARATOR):
-            undivided = undivided_cell(sorted(names), SEPARATORS)
-            if undivided is not None:
-                label = undivided[0]
-                raise InputError(
-                    f"{path}: column {column!r} holds the label {label!r}, which may be several; separate the labels "
-                    f"of a row by {_JOIN}, or write them as lists, e.g. {json.dumps([label])} if it is one."
-                )
-        if separator == BRACKETS and names <= {"0", "1"}:
-            raise InputError(
-                f"{path}: column {column!r} holds lists of 0 and 1, one place per label; expected names of labels. "
-                "Give a column per label, e.g. --label-column a,b,c."
-            )
         if len(names) < 2:
             raise InputError(
                 f"{path}: expected at least two labels in column {column!r}. Got {len(names)} instead; "
@@ -142,13 +127,8 @@ class MultiLabel(Task):
             for table in (tables.train, tables.eval, tables.test):
                 if table is not None and table.has_column(column):
                     _refuse_mostly_empty(table, column)
-        remark = ""
-        if separator == COLUMN_SEPARATOR and all(
-            cell and COLUMN_SEPARATOR not in cell for cell in tables.train.dictionary_encode(column)[0]
-        ):
-            remark = "; each row has exactly one: for one class per row, write its name in one column"
         labels = sorted(names, key=label_sort_key)
-        return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled, remark=remark)
+        return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled)
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
@@ -185,11 +165,12 @@ class MultiLabel(Task):
 
     def for_table(self, table: Table, column: str) -> Self:
         """Return the task with the separator of the table's cells, or of several label columns."""
-        separator = COLUMN_SEPARATOR
+        separator: str | None = COLUMN_SEPARATOR
         if column not in table.derived:
-            separator = _choose_separator(
-                column_stats(table, column).values, distinct_cells(table, column), {*self.labels, *self._classes.names}
-            )
+            cells = Counter(value_counts(table, column))
+            cells.pop("", None)
+            answer = choose_separator(cells, {*self.labels, *self._classes.names})
+            separator = (answer.value if isinstance(answer, Answer) else None) or _JOIN
         counts = _count_labels(table, column, separator)
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
@@ -197,7 +178,6 @@ class MultiLabel(Task):
     def decisions(self) -> list[Decision]:
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", BRACKETS: "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
-        why += self._remark
         task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         return [task, *self._classes.decisions()]
 
@@ -407,34 +387,34 @@ class BinaryCrossEntropy(Loss):
         return (losses * counted).sum() / logits.shape[1]
 
 
-def distinct_cells(table: Table, column: str, unlabelled: str | None = None) -> set[str]:
-    """Return the non-empty cells of all rows, without those that hold `unlabelled`."""
-    return {cell.strip() for cell in table.dictionary_encode(column)[0]} - {"", unlabelled}
+def count_cells(tables: InputTables) -> Counter[str]:
+    """Count the rows of the non-empty cells of all learned rows, without those that mean unlabelled."""
+    cells: Counter[str] = Counter()
+    for table in tables.learned:
+        for cell, rows in value_counts(table, tables.columns.label).items():
+            cells[cell.strip()] += rows
+    return Counter({cell: rows for cell, rows in cells.items() if cell not in ("", tables.config.unlabelled_value)})
 
 
-def refuse_mixed_lists(tables: InputTables) -> None:
-    """Raise InputError where lists in brackets are beside cells such as "a,b": no separator fits both."""
-    column, unlabelled = tables.columns.label, tables.config.unlabelled_value
-    mixed = find_mixed(set().union(*(distinct_cells(table, column, unlabelled) for table in tables.learned)))
-    if mixed is not None:
-        raise InputError(
-            f"{tables.train.path}: column {column!r} holds lists such as {mixed[0][:_SHOWN]!r} and cells such as "
-            f"{mixed[1][:_SHOWN]!r}, which may be several labels; expected one form. Write all cells as lists, e.g. "
-            f"{json.dumps([mixed[1][:_SHOWN]], ensure_ascii=False)} if that is one label, or give "
-            "--task single if each cell is one class."
-        )
+def find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None:
+    """Return what separates the labels of a cell, as --label-separator says or as it looks; None for one label.
 
-
-def _choose_separator(values: Sequence[str], cells: Set[str], labels: Set[str] = frozenset()) -> str:
-    """Return the separator of a column's labels, also one that only few rows have, or an unusual one.
-
-    `values` are a sample, `cells` all distinct ones. `labels` are those of a trained model, which are never divided.
+    Raises DoubtError where it is doubtful, or cells are lists of 0 and 1.
     """
-    separator = find_separator([value for value in values if value not in labels])
-    if separator is None:
-        undivided = undivided_cell(sorted(cells - labels), (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS), labels)
-        separator = _JOIN if undivided is None else undivided[1]
-    return separator
+    config, path, column = tables.config, tables.train.path, tables.columns.label
+    if (vector := find_vector(cells)) is not None:
+        raise InputError(
+            f"{path}: column {column!r} holds lists with a place for each label, such as {vector[:_SHOWN]!r}; expected "
+            "names of labels. Give a column per label, e.g. --label-column a,b,c."
+        )
+    if config.label_separator is not None:
+        return parse_separator(config.label_separator)
+    answer = choose_separator(cells)
+    if isinstance(answer, Doubt):
+        if config.task == "multi":
+            return next(sign for sign in (*STRONG, *WEAK) if any(sign in cell for cell in cells))
+        raise DoubtError(path, [answer])
+    return answer.value
 
 
 def _read_labels(

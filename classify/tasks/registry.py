@@ -8,10 +8,12 @@ from collections.abc import Collection
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
-from classify.tables.content import SAMPLE, column_stats
-from classify.tables.label_lists import BRACKETS, SEPARATORS, UNUSUAL_SEPARATORS, undivided_cell
+from classify.tables import rules
+from classify.tables.decide import Doubt, DoubtError
+from classify.tables.label_lists import COLUMN_SEPARATOR, are_numbers_or_lists, parse_list
+from classify.tables.profile import profile
 from classify.tasks.base import Task
-from classify.tasks.multi_label import MultiLabel, distinct_cells, refuse_mixed_lists
+from classify.tasks.multi_label import MultiLabel, count_cells, find_separator
 from classify.tasks.regression import Regression
 from classify.tasks.single_label import SingleLabel
 
@@ -35,43 +37,37 @@ def recognize(tables: InputTables) -> Task:
 
 
 def _recognize(tables: InputTables) -> Task:
-    requested = tables.config.task
+    requested, columns, path = tables.config.task, tables.columns, tables.train.path
     if requested != "auto":
-        if requested != "multi" and len(tables.columns.labels) > 1:
-            names = ", ".join(tables.columns.labels)
+        if requested != "multi" and len(columns.labels) > 1:
+            names = ", ".join(columns.labels)
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
-    stats = column_stats(tables.train, tables.columns.label, tables.config.unlabelled_value)
-    _refuse_annotations(tables.train.path, tables.columns.label, set(stats.values))
-    if stats.is_numbers_or_lists and tables.config.label_names is None:
-        example = next(value for value in stats.values if "," in value)
-        raise InputError(
-            f"{tables.train.path}: column {tables.columns.label!r} holds {example!r}: a number with a decimal comma, "
-            "or several labels? Give --task regression, or --task multi."
-        )
-    if stats.is_score and len(tables.columns.labels) == 1:
-        return Regression.of(tables)
+    if len(columns.labels) > 1:
+        every = (table for table in (tables.train, tables.eval, tables.test) if table is not None)
+        joined = {cell for table in every for cell in table.dictionary_encode(columns.label)[0]}
+        has_no = not any(tables.train.is_blank(name).any() for name in columns.labels)  # not what a person checked
+        has_one = has_no and all(cell and COLUMN_SEPARATOR not in cell for cell in joined)
+        return SingleLabel.of(tables) if has_one else MultiLabel.of(tables)
     # Of all rows: few may be lists or objects.
-    cells = distinct_cells(tables.train, tables.columns.label, tables.config.unlabelled_value)
-    _refuse_annotations(tables.train.path, tables.columns.label, cells)
-    if len(tables.columns.labels) > 1 or stats.is_list:
-        return MultiLabel.of(tables)
-    refuse_mixed_lists(tables)
-    # Thousands of cells that mostly differ are no classes, and refused below.
-    may_be_classes = len(cells) <= max(SAMPLE, len(tables.train) / 2)
-    separators = (BRACKETS, *SEPARATORS, *UNUSUAL_SEPARATORS)
-    undivided = undivided_cell(sorted(cells), separators) if may_be_classes else None
-    if undivided is not None:
-        raise InputError(
-            f"{tables.train.path}: column {tables.columns.label!r} holds {undivided[0]!r}: one class, or several "
-            "labels? Give --task single, or --task multi."
-        )
-    return SingleLabel.of(tables)
+    cells = count_cells(tables)
+    _refuse_annotations(path, columns.label, cells)
+    column = profile(tables.train, columns.label, tables.config.unlabelled_value)
+    is_named = tables.config.label_names is not None or tables.config.label_separator is not None
+    if rules.is_numeric(column) and are_numbers_or_lists(cells) and not is_named:
+        example = next(value for value in cells if "," in value)
+        shown = ("a number with a decimal comma", "several labels (--task multi)")
+        raise DoubtError(path, [Doubt(f"{example!r} in {columns.label!r}", shown, "--task regression")])
+    if rules.is_score(column):
+        return Regression.of(tables)
+    if rules.is_numeric(column) and tables.config.label_separator is None:
+        return SingleLabel.of(tables)
+    return SingleLabel.of(tables) if find_separator(tables, cells) is None else MultiLabel.of(tables)
 
 
 def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None:
     """Raise InputError where labels are those of spans or tokens, as tools for annotation export them."""
-    nested = next((label for label in sorted(labels) if _NESTED.match(label)), None)
+    nested = next((label for label in sorted(labels) if _NESTED.match(label) and not _lists_names(label)), None)
     if nested is not None:
         raise InputError(
             f"{path}: column {column!r} holds {nested[:_SHOWN]!r}; expected names of classes for the whole text, not "
@@ -83,6 +79,14 @@ def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None
             f"{path}: column {column!r} holds tags of tokens: 'O' and {min(tags)!r}; this program classifies whole "
             "texts. Give a row per text, or --task single if each row is one."
         )
+
+
+def _lists_names(cell: str) -> bool:
+    """Return whether a cell is a list of names, or an object around one."""
+    try:
+        return all(isinstance(name, str | int) for name in parse_list(cell))
+    except ValueError:
+        return False
 
 
 def trained_task(folder: str) -> Task:

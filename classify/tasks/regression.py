@@ -18,8 +18,8 @@ from classify.errors import InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Array, Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
-from classify.tables.content import are_thousands, parse_number
 from classify.tables.labels import MIN_ROWS, no_such_label
+from classify.tables.profile import are_thousands, parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Loss, Task
 from classify.tasks.heads import Weights, fit_standardized

@@ -21,8 +21,8 @@ from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
-from classify.tables.content import parse_number
 from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_unknown, value_counts
+from classify.tables.profile import parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
 from classify.tasks.class_weights import BALANCED, send_weights

@@ -32,6 +32,7 @@ from classify.evaluation.scored_rows import ScoredRows
 from classify.evaluation.suspects_file import write_suspects
 from classify.files import write_json
 from classify.modeling.result_folder import FORMAT, save_model
+from classify.tables.formats.base import ReadOptions
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
 from classify.training.resume import load_step_weights
@@ -292,6 +293,10 @@ def _write_model(results: Results) -> None:
         "task": results.task.name,
         **results.splits.columns.texts.as_settings(),
         "label_columns": list(results.splits.columns.labels),
+        "reading": {
+            "given": ReadOptions.from_settings(vars(context.config.data)).given,
+            "found": dict(results.splits.tables[0].reading),
+        },
         "max_length": context.data.max_length,
         "languages": context.inputs.languages.shares,
         "long_text": context.config.data.long_texts,

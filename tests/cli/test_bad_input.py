@@ -17,8 +17,11 @@ BAD_FILES = {
     "not text": (b"text,label\n\x89PNG\x00\xff\x00,x\n", "line 2"),
     "one class": (b"text,label\n" + b"a,x\nb,x\nc,x\n" * 4, "two classes"),
     "too few rows": (b"text,label\n" + b"a,x\nb,y\n" * 2, "at least 10 rows. Got 4"),
-    "missing column": (b"id,words\n" + b"1,a\n" * 6, "the columns are: id, words"),
-    "ambiguous column": (b"text,intent,topic\n" + b"a,x,y\n" * 12, "intent, topic"),
+    "missing column": (b"id,words\n" + b"1,a\n" * 6, 'which is the text column? "words"'),
+    "ambiguous column": (
+        b"text,intent,topic\n" + b"the card is lost,x,y\nthe app is slow,z,w\n" * 6,
+        'which is the label column? "intent" (2 values, e.g. ',
+    ),
     "ragged": (b"text,label\na,b,c\n", "line 2 (3 fields)"),
 }
 
@@ -37,7 +40,7 @@ def test_bad_files(person: Person, name: str) -> None:
     [
         (["--data", "no.csv"], "no.csv: no such file. In . there is: my.csv."),
         (["--data", "."], "expected a file, a folder with"),
-        (["--data", "my.csv", "--text-column", "words"], "it has: text, label"),
+        (["--data", "my.csv", "--text-column", "words"], "it has: 'text', 'label'"),
         (["--data", "my.csv", "--model", "nobody/nothing"], "--model nobody/nothing"),
         (["--data", "my.csv", "--model", "./nothing"], "no such folder"),
         (["--data", "my.csv", "--max-length", "513"], "reads at most 512 tokens"),

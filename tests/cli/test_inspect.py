@@ -34,8 +34,8 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert result["rows"] == len(ROWS)
     assert result["columns"] == {
         "id": "neither text nor label",
-        "text": "text: matched by column name",
-        "label": "label: matched by column name",
+        "text": "text: named text, usual name, reads like a text, most values differ",
+        "label": "label: named label, usual name, values recur",
     }
     assert result["classes"] == {"x": 22, "y": 22}
     assert (result["empty_texts"], result["copies"], result["leaks"]) == (1, 2, {"test": 1})

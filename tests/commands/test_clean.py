@@ -220,7 +220,7 @@ def test_a_table_without_a_header_gets_none(
     assert main(["clean", "--apply", str(out / "suspects.csv"), "--out", str(copy)]) == 0
     names = ending == "jsonl"
     assert f"{copy}: 300 rows{'' if names else ' without a header'}, " in capsys.readouterr().out
-    read = [read_table(str(path), options=ReadOptions(**({} if names else options))) for path in (bare, copy)]
+    read = [read_table(str(path), options=ReadOptions.from_settings({} if names else options)) for path in (bare, copy)]
     assert read[0].columns == read[1].columns == ["column_1", "column_2"]
     assert read[0].column("column_1") == read[1].column("column_1")
     changed = [before != after for before, after in zip(*(part.column("column_2") for part in read), strict=True)]

@@ -28,7 +28,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
 --split-by-time --time-format --split-like --excel-safe --drop-unlabelled --predict-unlabelled
---unlabelled-value --no-header --task --help-all --text-column-name --text-column-names --label-column-name
+--unlabelled-value --no-header --label-separator
+--header --delimiter --quote --skip-lines --task --help-all --text-column-name --text-column-names --label-column-name
 --text-pair-column --text-column-delimiter --pooling --packing --kernels
 --compact-vocabulary --lora-rank --lora-alpha --dropout --ddp-timeout --save-total-limit --logging-steps
 --weight-decay --adam-beta1 --adam-beta2 --adam-epsilon --max-grad-norm --warmup-steps

@@ -81,7 +81,7 @@ def test_a_name_in_an_archive_leads_nowhere(tmp_path: Path) -> None:
         entry = tarfile.TarInfo("a.csv")
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(entry)
-    assert "Got none (it is empty)" in why_not_writable(path)
+    assert "Got none instead" in why_not_writable(path)
 
 
 def test_archives_that_are_refused(tmp_path: Path) -> None:
@@ -91,19 +91,19 @@ def test_archives_that_are_refused(tmp_path: Path) -> None:
         in why_not_writable(path)
     )
     path = write_tar(tmp_path / "a.tar.gz", {f"{n}.txt": "a" for n in range(9)})
-    assert "Got several (0.txt, 1.txt, 2.txt, ...)" in why_not_writable(path)
-    assert "Got none (a.png, b.png)" in why_not_writable(write_zip(tmp_path / "b.zip", {"a.png": "", "b.png": ""}))
+    assert "Got several (0.txt, 1.txt, 2.txt and 6 more)" in why_not_writable(path)
+    assert "Got none instead" in why_not_writable(write_zip(tmp_path / "b.zip", {"a.png": "", "b.png": ""}))
     path = write_zip(tmp_path / "c.zip", {"a.csv": TABLE})
     data = bytearray(path.read_bytes())
     data[6] |= 1
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
-    assert "a.csv in it is encrypted" in why_not_writable(path)
+    assert "'a.csv' in it is encrypted" in why_not_writable(path)
     path = write_zip(tmp_path / "d.zip", {"a.csv": TABLE * 99})
     data = bytearray(path.read_bytes())
     data[60] ^= 255
     path.write_bytes(data)
-    assert "cannot be decompressed (archive: " in why_not_writable(path)
+    assert "cannot be decompressed (" in why_not_writable(path)
     path = write_zip(tmp_path / "e.zip", {"a.csv": TABLE})
     path.write_bytes(path.read_bytes()[:-9])
     assert "not a readable workbook or zip archive" in why_not_writable(path)
@@ -159,7 +159,6 @@ def test_forms_that_are_named_and_not_read(tmp_path: Path, name: str) -> None:
         ({"Index/Document.iwa": ""}, "an Apple Numbers or Pages file"),
         ({"archive/data.pkl": "", "archive/data/0": ""}, "PyTorch weights"),
         ({"texts.npy": "", "labels.npy": ""}, "NumPy arrays"),
-        ({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": ""}, "an OpenDocument file"),
     ],
 )
 def test_zip_archives_that_are_documents(tmp_path: Path, members: dict[str, str | bytes], form: str) -> None:
@@ -187,7 +186,7 @@ def test_an_archive_for_each_part(tmp_path: Path) -> None:
     from classify.config.schema import DataConfig
     from classify.data.reading import read_tables
 
-    write_zip(tmp_path / "train.zip", {"a.csv": TABLE * 3})
+    write_zip(tmp_path / "train.zip", {"a.csv": TABLE + "more,pos\nless,neg\n" * 2})
     write_tar(tmp_path / "test.tar.gz", {"b.csv": TABLE})
     tables = read_tables(DataConfig(data=str(tmp_path)))
     assert tables.test is not None

@@ -12,10 +12,10 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
-from classify.tables.columns import find_columns, find_text_columns
 from classify.tables.derived import TextColumns
 from classify.tables.formats.registry import read_table
 from classify.tables.labels import find_labels
+from classify.tables.roles import find_text_columns
 from classify.tables.table import Table
 from classify.tasks.registry import recognize
 
@@ -23,104 +23,6 @@ from classify.tasks.registry import recognize
 def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
     (tmp_path / name).write_text(text, encoding="utf-8")
     return read_table(str(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    ("header", "result"),
-    [
-        ("text,label", ("text", "label")),
-        ("category,Sentence", ("Sentence", "category")),
-        ("id,text,title,label", ("text", "label")),
-        ("id,message,intent", ("message", "intent")),
-    ],
-)
-def test_columns_by_name(tmp_path: Path, header: str, result: tuple[str, str]) -> None:
-    rows = "\n".join(",".join(["good", "bad", "fine"][i % 3] for _ in header.split(",")) for i in range(4))
-    columns = find_columns(table(tmp_path, f"{header}\n{rows}\n"), None, None)
-    assert (columns.text, columns.label) == result
-    assert {guess.flag for guess in columns.decisions} == {"--text-column", "--label-column"}
-
-
-def test_two_columns_by_content(tmp_path: Path) -> None:
-    rows = "".join(f"words {i},{'ab'[i % 2]}\n" for i in range(10))
-    columns = find_columns(table(tmp_path, "foo,bar\n" + rows), None, None)
-    assert (columns.text, columns.label) == ("foo", "bar")
-
-
-def test_texts_of_several_annotators(tmp_path: Path) -> None:
-    """A fifth of the texts differ: each has five rows."""
-    rows = [f"the customer writes about matter number {i},{'xy'[j % 2]}\n" for i in range(100) for j in range(5)]
-    columns = find_columns(table(tmp_path, "text,label\n" + "".join(rows)), None, None)
-    assert (columns.text, columns.label) == ("text", "label")
-
-
-def test_digits_around_an_underscore_are_no_number(tmp_path: Path) -> None:
-    rows = [f"{i},words number {i} of a text,{1 + i % 5}_{1 + i % 6}\n" for i in range(400)]
-    assert find_columns(table(tmp_path, "id,text,section\n" + "".join(rows)), None, None).label == "section"
-
-
-def test_a_sorted_table_is_looked_at_to_its_end(tmp_path: Path) -> None:
-    """Cells of several labels come after thousands of rows with one."""
-    rows = [f"words number {i} of a text,{'a' if i < 6000 else ('b;c', 'a;b', 'c')[i % 3]}\n" for i in range(9000)]
-    path = tmp_path / "a.csv"
-    path.write_text("text,label\n" + "".join(rows))
-    assert recognize(read_tables(DataConfig(data=str(path)))).labels == ["a", "b", "c"]
-
-
-def test_sentences_as_classes(tmp_path: Path) -> None:
-    """Sentences are classes where the column has a label's name and each fills many rows; else they are asked about."""
-    long = [f"Category {kind}: the customer writes about {'a rather long description ' * 2}" for kind in "AB"]
-    rows = [f"words {i} and some more of them,{long[i % 2]}\n" for i in range(100)]
-    assert find_columns(table(tmp_path, "message,label\n" + "".join(rows)), None, None).label == "label"
-    with pytest.raises(InputError, match="longer than names of classes"):
-        find_columns(table(tmp_path, "message,label\n" + "".join(rows[:20])), None, None)
-    with pytest.raises(InputError, match="--label-column"):
-        find_columns(table(tmp_path, "message,footer,x\n" + "".join(row.strip() + ",1\n" for row in rows)), None, None)
-
-
-def test_three_rows_of_each_class_are_enough_where_the_name_is_a_label_s(tmp_path: Path) -> None:
-    rows = "".join(f"words {i} and some more of them,intent_{i % 40:03}\n" for i in range(120))
-    assert find_columns(table(tmp_path, "text,intent\n" + rows), None, None).label == "intent"
-    single = "".join(f"words {i} and some more of them,intent_{i:03}\n" for i in range(120))
-    with pytest.raises(InputError, match="rarely repeat"):
-        find_columns(table(tmp_path, "text,intent\n" + single), None, None)
-
-
-def test_a_target_beside_a_stance_is_asked_about(tmp_path: Path) -> None:
-    rows = "".join(f"words {i} and some more of them,{'ab'[i % 2]},{'xyz'[i % 3]}\n" for i in range(60))
-    with pytest.raises(InputError, match=r"target .* stance"):
-        find_columns(table(tmp_path, "tweet,target,stance\n" + rows), None, None)
-
-
-def test_numbers_in_a_column_named_like_a_label_are_a_candidate(tmp_path: Path) -> None:
-    rows = "".join(f"words {i} and some more of them,{i % 6},{i % 47}\n" for i in range(300))
-    with pytest.raises(InputError, match=r"coarse_label .* fine_label"):
-        find_columns(table(tmp_path, "text,coarse_label,fine_label\n" + rows), None, None)
-
-
-@pytest.mark.parametrize(
-    ("header", "text_column", "label_column", "parts"),
-    [
-        ("id,note,kind", None, None, ["no column looks like a text", "id, note, kind", "--text-column"]),
-        ("text,label,category,x", None, None, []),
-        ("text,intent,category", None, None, ["several columns", "intent (2 values", "category (2", "--label-column"]),
-        ("text,label", "txt", None, ["--text-column txt", "text, label"]),
-        ("text,label", "text", "text", ["both name 'text'"]),
-        ("text", None, None, ["one column 'text'"]),
-    ],
-)
-def test_unclear_columns_are_asked_for(
-    tmp_path: Path, header: str, text_column: str | None, label_column: str | None, parts: list[str]
-) -> None:
-    rows = "".join(",".join([word] * len(header.split(","))) + "\n" for word in ("good", "bad", "good"))
-    one = table(tmp_path, f"{header}\n{rows}")
-    if not parts:
-        assert find_columns(one, text_column, label_column).label == "label"
-        return
-    with pytest.raises(InputError) as caught:
-        find_columns(one, text_column, label_column)
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def test_labels_are_sorted_as_numbers_or_words(tmp_path: Path) -> None:
@@ -199,7 +101,7 @@ def test_a_text_column_for_prediction(tmp_path: Path) -> None:
         == "E-Mail text"
     )
     for other in ("id,message\n1,I lost my card\n", "number\nT-10301\n"):
-        with pytest.raises(InputError, match=r"no column 'mail', which the model was trained on.*--text-column"):
+        with pytest.raises(InputError, match=r"which is the text column .mail.\?.*--text-column"):
             find_text_columns(table(tmp_path, other), TextColumns(("mail",)), None, None)
 
 
@@ -284,5 +186,7 @@ def test_a_column_that_keeps_rows_together(tmp_path: Path) -> None:
     splits = load(DataConfig(data=str(tmp_path / "data.csv"), group_column="who"))
     assert not {row // 4 for row in splits.train.rows} & {row // 4 for row in splits.validation.rows}
     assert "grouped by 'who'" in splits.decisions[-1].why
-    with pytest.raises(InputError, match=r"--group-column owner: .* has no such column; it has: text, label, who\."):
+    with pytest.raises(
+        InputError, match=r"--group-column owner: .* has no such column; it has: .text., .label., .who."
+    ):
         load(DataConfig(data=str(tmp_path / "data.csv"), group_column="owner"))

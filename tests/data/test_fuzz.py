@@ -46,7 +46,7 @@ def test_a_table_of_quoted_fields_comes_back(rows: list[tuple[str, str]], delimi
     csv.writer(written, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
         [("text", "label"), *rows]
     )
-    assert read("a.csv", written.getvalue().encode()) == rows
+    assert read("a.csv", written.getvalue().encode()) == [row for row in rows if any(row)]
 
 
 @FUZZ

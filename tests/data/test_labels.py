@@ -86,18 +86,6 @@ def test_a_label_of_several_ways_has_one_name() -> None:
     assert name_classes({"Pos": 5, "pos": 3}, requested="Pos=x,pos=y", normalize=False).of("pos") == "y"
 
 
-@pytest.mark.parametrize("label", ["nan", "NULL", "None", "n/a", "NA"])
-def test_a_label_that_may_be_none_is_a_class_and_said(tmp_path: Path, label: str) -> None:
-    counts = {"a": 30, "b": 30, label: 12}
-    splits = load(tmp_path / "a.csv", counts)
-    assert label in splits.labels
-    note = f"the label {label!r} of 12 rows may mean no label; if so, give --unlabelled-value={label}"
-    assert note in splits.warnings
-    without = load(tmp_path / "a.csv", counts, unlabelled_value=label)
-    assert without.labels == ["a", "b"]
-    assert len(without.unlabelled["unlabelled.csv"]) == 12
-
-
 @pytest.mark.parametrize(("counts", "noted"), [({"1": 20, "01": 20, "2": 20}, True), ({"1": 20, "10": 20}, False)])
 def test_classes_that_are_the_same_number_are_noted(tmp_path: Path, counts: dict[str, int], noted: bool) -> None:
     splits = load(tmp_path / "a.csv", counts)

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from classify.tables import cache
 from classify.tables.dialect import Dialect
 from classify.tables.encoding import Encoding
-from classify.tables.formats import delimited, large
+from classify.tables.formats import delimited
 from classify.tables.formats.registry import read_table
 from classify.tables.source import Source
 from tests.support.runs import read_json
@@ -57,7 +57,7 @@ def test_a_table_that_is_too_large_is_mapped(tmp_path: Path, monkeypatch: pytest
     path.write_text(path.read_text() + "new,class 0\n")
     assert len(read_table(str(path))) == 5001
     assert cache.cached_bytes()[0] == 2
-    (entry / large._FILE).write_bytes(b"damaged")
+    (entry / "rows.arrow").write_bytes(b"damaged")
     path.write_text(path.read_text().removesuffix("new,class 0\n"))
     assert read_table(str(path)).arrow.equals(wanted.arrow)
 
@@ -100,7 +100,7 @@ def test_a_million_rows_take_little_memory(model_folder: Path, tmp_path: Path, m
     """Not counting what is mapped from files, which the system takes back when it has to."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write(tmp_path / "a.csv", ROWS)
-    assert path.stat().st_size > large.LARGE
+    assert path.stat().st_size > cache.LARGE
     words = [sys.executable, "-m", "classify", "inspect", "--data", str(path), "--model", str(model_folder), "--cpu"]
     process = psutil.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL)
     peak = 0

@@ -18,7 +18,7 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
-from classify.tables.names import SPLITS, parse_split_name
+from classify.tables.names import SPLITS
 from classify.tables.text_hashes import normalize_text
 from classify.tasks.registry import recognize
 
@@ -72,18 +72,6 @@ def test_a_single_short_answer_is_no_missing_text(tmp_path: Path) -> None:
 # A column that says which part a row is in.
 
 
-@pytest.mark.parametrize(
-    ("value", "part"),
-    [
-        *[("train", 0), ("oos_train", 0), ("Training", 0), ("Dev", 1), ("validation", 1), ("evaluation", 1)],
-        *[("TEST", 2), ("holdout", 2), ("hold-out", 2), ("Held_Out", 2), ("held out", 2), ("testing", 2)],
-        *[("test_train", None), ("dev-test", None), ("3", None), ("later", None), ("household", None)],
-    ],
-)
-def test_names_of_parts(value: str, part: int | None) -> None:
-    assert parse_split_name(value) == part
-
-
 @pytest.mark.parametrize("options", [{}, {"split_column": "split"}])
 def test_a_column_says_which_part_a_row_is_in(tmp_path: Path, options: dict[str, str]) -> None:
     parts = ["train"] * 20 + ["dev"] * 6 + ["test"] * 4
@@ -109,22 +97,6 @@ def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path
     assert [len(part) for part in (alone.train, alone.validation, alone.test)] == [40, 5, 5]
 
 
-def test_a_column_with_other_values_is_no_split_column(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], "train" if i else "later") for i in range(20)]
-    path = write(tmp_path / "a.csv", rows, "text,label,split")
-    with pytest.raises(
-        InputError, match=r"a\.csv: column 'split' holds 'later', 'train'; .* 'later' is none .*--split-column none"
-    ):
-        load(path)
-    assert "80/10/10" in load(path, split_column="none").decisions[-1].why
-    with pytest.raises(InputError, match=r"--split-column split: expected names of splits .* Got 'later' instead"):
-        load(path, split_column="split")
-    with pytest.raises(InputError, match=r"--split-column splits: .* has no such column"):
-        load(path, split_column="splits")
-    with pytest.raises(InputError, match="--split-column and --test-data both define the splits"):
-        load(path, split_column="split", test_data=str(path))
-
-
 @pytest.mark.parametrize(
     "value", [lambda i: i % 3, lambda i: f"train {i}", lambda i: f"plane {i}" if i else "train", lambda i: "train"]
 )
@@ -132,13 +104,6 @@ def test_a_column_of_something_else_is_no_split_column(tmp_path: Path, value: Ca
     rows = [(f"text {i}", "ab"[i % 2], value(i)) for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,label,part")
     assert "80/10/10" in load(path).decisions[-1].why
-
-
-@pytest.mark.parametrize(("other", "number"), [("evaluation", 1), ("holdout", 2)])
-def test_a_split_column_of_two_values(tmp_path: Path, other: str, number: int) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], "train" if i < 40 else other) for i in range(50)]
-    splits = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,split")))
-    assert splits[SPLITS[number]] == {f"text {i}" for i in range(40, 50)}
 
 
 def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
@@ -512,30 +477,6 @@ def test_a_table_beside_a_file_of_lines_is_refused(tmp_path: Path, flag: str) ->
         load(paths["data"], labels=str(paths["labels"]))
 
 
-def test_names_that_differ_in_case_are_one_column(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"letter {i}", "ab"[i % 2]) for i in range(40)])
-    test = write(tmp_path / "b.csv", [(f"other letter {i}", "ab"[i % 2]) for i in range(10)], "Text,LABEL")
-    splits = load(path, test_data=str(test))
-    assert splits.test is not None
-    assert len(splits.test) == 10
-
-
-def test_a_document_of_parts(tmp_path: Path) -> None:
-    """The shape of CLINC150: texts and labels in a list a part."""
-    document = {
-        "oos_val": [["what is this", "oos"]],
-        "val": [[f"ask {i}", "ab"[i % 2]] for i in range(4)],
-        "train": [[f"say {i}", "ab"[i % 2]] for i in range(20)],
-        "oos_train": [["who are you", "oos"]] * 2,
-        "test": [["tell me", "a"]],
-    }
-    (tmp_path / "a.json").write_text(json.dumps(document))
-    splits = load(tmp_path / "a.json")
-    assert splits.test is not None
-    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [22, 5, 1]
-    assert splits.labels == ["a", "b", "oos"]
-
-
 def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], i) for i in range(20)]
     named = write(tmp_path / "train.csv", rows, "mail,kind,number")
@@ -549,13 +490,6 @@ def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -
     for number in range(2):
         (tmp_path / f"part-{number}.csv").write_text(named.read_text() if number == 0 else bare.read_text())
     assert len(load(tmp_path / "part-*.csv", **columns).train.table) == 32
-
-
-def test_columns_with_one_name_are_numbered(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", f"other {i}", "ab"[i % 2]) for i in range(20)], "text,text,label")
-    splits = load(path)
-    assert splits.train.table.columns == ["text", "text.1", "label"]
-    assert "'text' to 'text.1'" in splits.train.table.form
 
 
 def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None:
@@ -572,16 +506,6 @@ def test_a_key_of_their_own_is_not_replaced(tmp_path: Path) -> None:
     splits = load(tmp_path / "a.json")
     assert (len(splits.train), len(splits.validation)) == (20, 4)
     assert splits.train.table.column("split") == [f"mine {i}" for i in range(24)]
-
-
-def test_columns_that_divide_are_neither_text_nor_label(tmp_path: Path) -> None:
-    draw = random.Random(4)
-    rows = [(sentence(draw), "ab"[i % 2], ("train", "test")[i % 4 == 3], f"owner {i % 9}") for i in range(40)]
-    path = write(tmp_path / "a.csv", rows, "words,kind,part,customer")
-    splits = load(path, split_column="part", label_column="kind")
-    assert (splits.columns.text, splits.columns.labels) == ("words", ("kind",))
-    three = write(tmp_path / "b.csv", [(*row[:2], row[3]) for row in rows], "words,kind,customer")
-    assert load(three, group_column="customer").columns.labels == ("kind",)
 
 
 def test_groups_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
@@ -609,14 +533,6 @@ def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
     assert load(path, group_column="user", split_column="none", label_column="kind").columns.labels == ("kind",)
 
 
-def test_of_two_columns_one_is_the_label(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "train" if i % 4 else "test") for i in range(40)]
-    splits = load(write(tmp_path / "a.csv", rows, "text,set"))
-    assert (splits.columns.labels, splits.labels) == (("set",), ["test", "train"])
-    rows = [(f"text {i % 30}", "ab"[i % 2]) for i in range(40)]
-    assert load(write(tmp_path / "b.csv", rows, "title,label"), group_column="title").columns.text == "title"
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -634,63 +550,6 @@ def test_flags_that_divide_otherwise_are_not_ignored(tmp_path: Path, options: di
         options = {**options, "eval_data": str(path)}
     with pytest.raises(InputError, match=r"give one of them|drop one"):
         load(path, **options)
-
-
-def test_a_split_column_beside_given_parts_is_refused_or_left_alone(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], "train" if i % 4 else "test") for i in range(40)]
-    (tmp_path / "data").mkdir()
-    write(tmp_path / "data" / "train.csv", rows, "text,label,split")
-    write(tmp_path / "data" / "test.csv", rows[:8], "text,label,split")
-    splits = load(tmp_path / "data")
-    assert splits.test is not None
-    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [36, 4, 8]
-    assert any("test.csv is given; its rows of 'test' may be trained on" in note for note in splits.warnings)
-    with pytest.raises(InputError, match=r"--split-column and .*test\.csv both define"):
-        load(tmp_path / "data", split_column="split")
-
-
-def test_a_split_column_that_is_not_used_is_noted(tmp_path: Path) -> None:
-    """Rows marked as those of another split are trained on."""
-    rows = [
-        (f"text {i}", "ab"[i % 2], ("train", "train", "dev", "test")[i % 4], f"2024-01-{i % 28 + 1}") for i in range(40)
-    ]
-    path = write(tmp_path / "a.csv", rows, "text,label,split,day")
-    further = write(tmp_path / "b.csv", [(f"new {i}", "ab"[i % 2]) for i in range(8)])
-    for flag, value in (("test_data", "test"), ("eval_data", "dev")):
-        name = f"--{flag.replace('_', '-')}"
-        part = rf"a\.csv: column 'split' has rows of '{value}' beside {name}; drop {name} to .* --split-column none"
-        with pytest.raises(InputError, match=part):
-            load(path, **{flag: str(further)})
-        assert not any("splits" in note for note in load(path, split_column="none", **{flag: str(further)}).warnings)
-    note = f"{path} has the column 'split' of splits, which is not used, since --split-by-time is given; its rows of "
-    by_time = load(path, split_by_time="day").warnings
-    assert f"{note}'dev', 'test' may be trained on (to split by it drop --split-by-time)" in by_time
-    two = write(tmp_path / "c.csv", [row for row in rows if row[2] != "test"], "text,label,split,day")
-    note = f"{two} has the column 'split' of splits, which is not used, since --test-data is given; its rows of 'dev' "
-    assert f"{note}may be trained on (to split by it drop --test-data)" in load(two, test_data=str(further)).warnings
-
-
-def test_the_second_of_two_split_columns_is_named(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], ("train", "test")[i % 4 == 3], ("train", "test")[i % 5 == 4]) for i in range(40)]
-    path = write(tmp_path / "a.csv", rows, "text,label,partition,split")
-    note = (
-        f"{path} has the column 'split' of splits, which differ from those of the column 'partition' and are not used"
-    )
-    assert any(warning.startswith(note) for warning in load(path).warnings)
-    for name in ("partition", "split"):
-        assert not any("of splits" in warning for warning in load(path, split_column=name).warnings)
-    same = write(tmp_path / "b.csv", [(*row[:3], row[2].upper()) for row in rows], "text,label,partition,split")
-    assert not any("of splits" in warning for warning in load(same).warnings)
-
-
-@pytest.mark.parametrize("column", ["split", "subset"])
-def test_many_other_values_beside_splits_are_asked_about(tmp_path: Path, column: str) -> None:
-    values = [*["train"] * 4, "test", *(f"x{number}" for number in range(12))]
-    rows = [(f"text {i}", "ab"[i % 2], values[i % len(values)]) for i in range(90)]
-    path = write(tmp_path / "a.csv", rows, f"text,label,{column}")
-    with pytest.raises(InputError, match=rf"column '{column}' holds 'train', .* and 4 more; .*'x4' and 7 more is none"):
-        load(path)
-    assert "80/10/10" in load(path, split_column="none").decisions[-1].why
 
 
 @pytest.mark.parametrize(

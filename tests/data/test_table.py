@@ -84,7 +84,6 @@ def test_a_byte_order_mark_and_tabs(tmp_path: Path) -> None:
     [
         (b"", ["empty", "header"]),
         (b"\n\n", ["empty lines"]),
-        (b"text,label\n", ["header", "no row"]),
         (b'text,label\na,b\nc\n"x\ny",z\nd,e,f\n', ["2 columns", "line 3 (1 field)", "line 6 (3 fields)"]),
         (b"text,label\n\x89PNG\x00\xff\x00,b\n", ["line 2", "expected text"]),
     ],
@@ -102,7 +101,7 @@ def test_faults_say_where_and_what(tmp_path: Path, content: bytes, parts: list[s
 def test_a_broken_byte_far_into_a_large_file_is_said_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import classify.tables.encoding as module
+    import classify.tables.source as module
 
     monkeypatch.setattr(module, "_BLOCK", 64)
     table = read_table(write(tmp_path / "a.csv", b"text,label\n" + "é,x\n".encode() * 100 + b"\xff,x\n"))
@@ -168,10 +167,8 @@ def test_places_in_several_files_are_found_in_one_pass_of_each(tmp_path: Path, m
         (tmp_path / f"part-{part}.csv").write_text(f"text,label\n{rows}")
     table = read_table(str(tmp_path / "part-*.csv"))
     passes: list[int] = []
-    parse_rows = delimited.parse_rows
-    monkeypatch.setattr(
-        delimited, "parse_rows", lambda *given, **more: (passes.append(1), parse_rows(*given, **more))[1]
-    )
+    rows_of = delimited._Text.rows
+    monkeypatch.setattr(delimited._Text, "rows", lambda *given, **more: (passes.append(1), rows_of(*given, **more))[1])
     first, second = str(tmp_path / "part-0.csv"), str(tmp_path / "part-1.csv")
     assert table.describe_row_groups([[0, 5], [4, 9]]) == [
         f"{first} line 2, {second} line 2",

@@ -39,6 +39,8 @@ def test_the_tests_it_names_are_there(document: Path) -> None:
     assert len(named) >= 3
     for path, name in named:
         assert name in functions(ROOT / path), f"{path}::{name}"
+    for folder in re.findall(r"`(tests/corpus/\w+)`", document.read_text(encoding="utf-8")):
+        assert (ROOT / folder).is_dir()
 
 
 def test_every_row_of_launchers_and_modes_names_a_test() -> None:

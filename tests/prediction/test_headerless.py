@@ -55,7 +55,7 @@ def test_another_column_is_not_taken(
 ) -> None:
     assert predict(trained, tmp_path, content, "a.csv") == (2, [])
     line = capsys.readouterr().err
-    assert "no column 'text', which the model was trained on. It could be " in line
+    assert "which is the text column 'text'? " in line
     assert candidate in line
     assert "--text-column" in line
     assert "--no-header" in line
@@ -64,4 +64,4 @@ def test_another_column_is_not_taken(
 def test_codes_are_no_texts(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codes = "".join(f"T-{number}\n" for number in range(10_300, 10_340))
     assert predict(trained, tmp_path, "Ticket\n" + codes, "a.csv") == (2, [])
-    assert "name it, e.g. --text-column" in capsys.readouterr().err
+    assert "give e.g. --text-column" in capsys.readouterr().err

@@ -31,7 +31,7 @@ ASK = "ask"
 
 def main(arguments: list[str]) -> int:
     """Print a line for each table that is not read right, and the counts; return 1 where one is wrong."""
-    folder = Path(arguments[0]) if arguments else CORPUS
+    folder = Path(arguments[0]).resolve() if arguments else CORPUS
     counts: Counter[str] = Counter()
     for table in find_tables(folder):
         kind, line = check(table)

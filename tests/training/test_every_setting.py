@@ -110,6 +110,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(
         "uneven.csv", "text,label", [[text for n, (text, _) in enumerate(rows)], cycle(*("card",) * 6, "money", "app")]
     )
+    write("quoted.csv", "text,label", [[f'"{text}"' for text in texts], list(labels)])
+    (folder / "bare.csv").write_text("".join(f"{text},{label}\n" for text, label in rows))
+    (folder / "carets.csv").write_text("".join(f"{text}^{label}\n" for text, label in [("text", "label"), *rows]))
     write("accents.csv", "text,label", [[f"{text} déjà vu à côté" for text in texts], list(labels)])
     for name, lines in (("texts", texts), ("labels", labels), ("shifted", labels[1:] + labels[:1])):
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -151,7 +154,12 @@ CASES: dict[str, Case] = {
     "task": Case({"task": "single"}, classes, beside={"data": "lists.csv"}),
     "encoding": Case({"encoding": "latin-1"}, predictions, beside={"data": "accents.csv"}),
     "sheet": Case({"sheet": "second"}, beside={"data": "book.xlsx"}),
+    "header": Case({"header": True}, beside={"data": "bare.csv"}),
     "no_header": Case({"no_header": True}, classes, beside={"data": "base.csv"}),
+    "delimiter": Case({"delimiter": "^"}, beside={"data": "carets.csv"}, refused_without="which is the delimiter"),
+    "quote": Case({"quote": "none"}, beside={"data": "quoted.csv"}),
+    "skip_lines": Case({"skip_lines": 3}, beside={"data": "base.csv"}),
+    "label_separator": Case({"label_separator": "#"}, classes, beside={"data": "lists.csv"}),
     "group_column": Case({"group_column": "customer"}, beside={"data": "groups.csv"}),
     "split_column": Case({"split_column": "none"}, beside={"data": "parts.csv"}),
     "split_by_time": Case({"split_by_time": "day"}, beside={"data": "dates.csv"}),

@@ -45,7 +45,7 @@ def test_doubtful_decisions_are_printed(model_folder: Path, tmp_path: Path, caps
     data = tiny.write_table(tmp_path / "my.csv", rows, ("what was written", "label"))
     assert train(data, model_folder, tmp_path / "a", "--folds", "0") == 0
     printed = [line.split(":")[0] for line in decisions(capsys.readouterr().out)]
-    assert {"text column", "labels", "max length", "duplicates"} <= set(printed)
+    assert {"labels", "max length", "duplicates"} <= set(printed)
     assert "label column" not in printed
 
 

@@ -6,11 +6,13 @@ import enum
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+from classify.errors import InputError
 from classify.tables.encoding import decode_start
+from classify.tables.label_lists import parse_separator
 from classify.tables.source import Source
 from classify.tables.table import Table
 
@@ -22,9 +24,10 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 class ReadOptions:
     """Options of reading a table.
 
-    `encoding`, `sheet`, `skips_bad_rows`, `labels` (the file with the label of each line) and `no_header` come from
-    flags. `columns` are those of a related table: a file without them in its first row, and as wide, has these columns
-    and no header.
+    All but `columns` come from flags, None where the file decides; `labels` is the file with the label of each line,
+    and a `quote` of "" stands for none. `legacy` is the encoding to try first where a file is not Unicode.
+    `columns` are those of a related table: a file without them in its first row, and as wide, has these columns and no
+    header.
     """
 
     encoding: str | None = None
@@ -32,7 +35,47 @@ class ReadOptions:
     skips_bad_rows: bool = False
     columns: tuple[str, ...] = ()
     labels: str | None = None
-    no_header: bool = False
+    delimiter: str | None = None
+    quote: str | None = None
+    header: bool | None = None
+    skip_lines: int | None = None
+    legacy: str | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the options that settings, named as flags are, give. Raises InputError where two contradict."""
+        if settings.get("header") and settings.get("no_header"):
+            raise InputError("--header and --no-header contradict each other; give one of them.")
+        options = cls(
+            settings.get("encoding"),
+            settings.get("sheet"),
+            settings.get("on_bad_rows") == "skip",
+            delimiter=parse_separator(settings.get("delimiter")),
+            quote="" if settings.get("quote") == "none" else settings.get("quote"),
+            header=True if settings.get("header") else False if settings.get("no_header") else None,
+            skip_lines=settings.get("skip_lines"),
+        )
+        for name, least in (("delimiter", 1), ("quote", 0)):
+            value = getattr(options, name)
+            if value is not None and not least <= len(value) <= 1:
+                raise InputError(f"--{name} {value}: expected one character, or {_ALSO[name]}.")
+        return options
+
+    def fill(self, values: Mapping[str, Any]) -> Self:
+        """Return the options with `values` where they are None; an encoding applies to files that are not Unicode."""
+        named = {"legacy" if name == "encoding" else name: value for name, value in values.items()}
+        return replace(self, **{name: value for name, value in named.items() if getattr(self, name) is None})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return what a later table of the same kind is read by, too."""
+        values = {name: getattr(self, name) for name in REMEMBERED}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+# The options that `Table.reading` may hold.
+REMEMBERED = ("encoding", "sheet", "delimiter", "quote", "header", "skip_lines")
+_ALSO = {"delimiter": "tab", "quote": "none"}
 
 
 class Confidence(enum.IntEnum):
@@ -55,7 +98,7 @@ class Format(ABC):
 
     # Suffixes of file names, of a kind of file.
     suffixes: tuple[str, ...] = ()
-    # Those of the options `encoding`, `sheet` and `no_header` that it reads by.
+    # The options that it reads by.
     takes: frozenset[str] = frozenset()
 
     @abstractmethod

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from classify.errors import InputError
+from classify.tables.cache import LARGE, map_from_cache
 from classify.tables.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, deduplicate_names
-from classify.tables.formats.large import LARGE, map_from_cache
 from classify.tables.source import Source
 from classify.tables.table import Table
 
@@ -118,7 +118,7 @@ def _reading(source: Source, name: str) -> Iterator[Any]:
 
     try:
         with contextlib.ExitStack() as stack:
-            if source.compression is None and not source.member:
+            if source.is_plain:
                 yield stack.enter_context(pyarrow.OSFile(str(source.file)))
             else:
                 yield pyarrow.BufferReader(stack.enter_context(source.open()).read())

@@ -25,7 +25,7 @@ class _Documents(Source):
     @cached_property
     def files(self) -> list[Path]:
         """Return the documents, by class and by name."""
-        found = sorted(self.file.glob("*/*.txt"))
+        found = filter(_is_document, sorted(self.file.glob("*/*")))
         return [file for file in found if self._is_shown(file) and file.parent.name.lower() not in _UNLABELLED]
 
     def _is_shown(self, file: Path) -> bool:
@@ -51,7 +51,7 @@ class _Documents(Source):
             "outside the folders of classes": list(outside),
             "in deeper folders": list(deeper),
             "without a label": [file for file in every if file.parent.name.lower() in _UNLABELLED],
-            "not .txt": [file for file in every if file.suffix != ".txt"],
+            "not .txt": [file for file in every if not _is_document(file)],
         }
         return tuple(
             f"files {why} are not read: {len(files)}, e.g. {files[0]}" for why, files in left_out.items() if files
@@ -69,7 +69,12 @@ def holds_classes(folder: Path) -> bool:
     """Return whether a folder has at least two folders that hold text files."""
     entries = folder.iterdir() if folder.is_dir() else ()
     below = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    return sum(any(entry.glob("[!.]*.txt")) for entry in below) > 1
+    return sum(any(map(_is_document, entry.glob("[!.]*"))) for entry in below) > 1
+
+
+def _is_document(file: Path) -> bool:
+    """Return whether a file is a text: a .txt file, or one whose name is a number, as in 20 Newsgroups."""
+    return file.suffix == ".txt" or file.name.isdecimal()
 
 
 class Documents(Format):
@@ -86,7 +91,7 @@ class Documents(Format):
 
         documents = _Documents(source.path, source.flag)
         try:
-            encoding = detect_encoding(documents, options.encoding)
+            encoding = detect_encoding(documents, options.encoding, options.legacy)
         except InputError:
             documents.require_one_encoding()
             raise
@@ -99,7 +104,7 @@ class Documents(Format):
             try:
                 texts.append(data.decode(encoding.name, encoding.errors).strip("\ufeff"))
             except UnicodeDecodeError:
-                raise InputError(f"{file}: expected {encoding.title} text, as in the other documents.") from None
+                raise InputError(f"{file}: expected {encoding.name} text, as in the other documents.") from None
         labels = [file.parent.name for file in documents.files]
         arrow = pyarrow.table({"text": texts, "label": labels, "file": names})
         form = f"a folder for each of {len(set(labels))} classes, a file for each text, {encoding.description}"

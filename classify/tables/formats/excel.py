@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from classify.errors import InputError
-from classify.tables.dialect import has_header, is_title
+from classify.tables import rules
+from classify.tables.decide import Answer, Doubt, DoubtError
+from classify.tables.dialect import choose_header
 from classify.tables.formats.base import FileFormat, ReadOptions, deduplicate_names, default_names
-from classify.tables.names import is_usual
+from classify.tables.profile import ColumnProfile
 from classify.tables.source import Source
 from classify.tables.table import Table
 
@@ -29,7 +32,7 @@ class Excel(FileFormat):
     """A sheet of rows, below a header or not."""
 
     suffixes = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
-    takes = frozenset({"sheet", "no_header"})
+    takes = frozenset({"sheet", "header", "skip_lines"})
     is_text = False
 
     def matches(self, start: bytes) -> bool:
@@ -37,46 +40,76 @@ class Excel(FileFormat):
         return start.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0"))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
-        import pyarrow
-
+        """Read the sheet that is named, else the first that holds a table of texts. Raises InputError."""
         sheet = _read_sheet(source, options.sheet)
-        above = _count_rows_above(sheet.rows, options.columns)
-        sample = sheet.rows[above : above + _SAMPLE_ROWS] or [[]]
-        header = not options.no_header and has_header(sample, options.columns)
-        body, places = sheet.rows[above + header :], sheet.numbers[above + header :]
-        if not body:
-            raise InputError(
-                f"{source.path}, {sheet.description}: expected a row with column names, and rows below it."
-            )
-        if header:
-            first = [value.strip() for value in sheet.rows[above]]
-            filled = {place for row in [first, *body] for place, value in enumerate(row) if value}
-            used = sorted(filled)
-            names = [(first[place] if place < len(first) else "") or f"unnamed_{place + 1}" for place in used]
-        else:
-            width = max(map(len, body))
-            used = list(range(width))
-            names = default_names(width, options)
-        names, again = deduplicate_names(names)
-        columns = {
-            name: pyarrow.array([row[place] if place < len(row) else "" for row in body], pyarrow.string())
-            for name, place in zip(names, used, strict=True)
-        }
-        form = f"Excel, {sheet.description}{'' if header else ', without a header'}{again}"
-        if above:
-            rows = f"row {sheet.numbers[0]}" if above == 1 else f"rows {sheet.numbers[0]}-{sheet.numbers[above - 1]}"
-            form += f"; {rows} above the header left out"
-        return Table(
-            source.path,
-            source.sha256,
-            pyarrow.table(columns),
-            form,
-            lambda rows: [places[row] for row in rows],
-            "row",
-            flag="--sheet",
-            has_names=header,
-            hint=sheet.hint if options.sheet is None else "",
-        )
+        if options.sheet is None and not _holds_texts(sheet) and sheet.others:
+            sheet = _choose_sheet(source, sheet)
+        return _as_table(source, sheet, options)
+
+
+def _choose_sheet(source: Source, first: _Sheet) -> _Sheet:
+    """Return the only sheet that holds texts, else the first. Raises DoubtError where several do."""
+    others = [_read_sheet(source, name) for name in first.others]
+    fitting = [sheet for sheet in others if _holds_texts(sheet)]
+    if len(fitting) > 1:
+        shown = tuple(f"{sheet.name} ({len(sheet.rows)} rows)" for sheet in fitting)
+        raise DoubtError(source.path, [Doubt("the sheet", shown, f"--sheet {fitting[0].name!r}")])
+    return fitting[0] if fitting else first
+
+
+def _holds_texts(sheet: _Sheet) -> bool:
+    """Return whether a sheet has a column that reads like texts, and another one."""
+    rows = sheet.rows[:_SAMPLE_ROWS]
+    columns = [ColumnProfile("", len(rows), list(filter(None, cells))) for cells in itertools.zip_longest(*rows)]
+    return len(columns) > 1 and any(len(column.values) > 1 and rules.reads_like_text(column) for column in columns)
+
+
+def _as_table(source: Source, sheet: _Sheet, options: ReadOptions) -> Table:
+    """Return the rows of a sheet below its header. Raises InputError where there is none."""
+    import pyarrow
+
+    above = options.skip_lines if options.skip_lines is not None else _count_rows_above(sheet.rows, options.columns)
+    sample = sheet.rows[above : above + _SAMPLE_ROWS] or [[]]
+    header = int(options.header or 0)
+    if options.header is None:
+        answer = choose_header(sample, options.columns)
+        if not isinstance(answer, Answer):
+            raise DoubtError(source.path, [answer])
+        header = answer.value
+    body, places = sheet.rows[above + header :], sheet.numbers[above + header :]
+    footer = _count_footer(body, places)
+    body, places = body[: len(body) - footer], places[: len(body) - footer]
+    if not body:
+        raise InputError(f"{source.path}, {sheet.description}: expected a row with column names, and rows below it.")
+    if header:
+        first = [value.strip() for value in sheet.rows[above]]
+        used = sorted({place for row in [first, *body] for place, value in enumerate(row) if value})
+        names = [(first[place] if place < len(first) else "") or f"unnamed_{place + 1}" for place in used]
+    else:
+        used = list(range(max(map(len, body))))
+        names = default_names(len(used), options)
+    names, again = deduplicate_names(names)
+    columns = {
+        name: pyarrow.array([row[place] if place < len(row) else "" for row in body], pyarrow.string())
+        for name, place in zip(names, used, strict=True)
+    }
+    form = f"Excel, {sheet.description}{'' if header else ', without a header'}{again}"
+    if above:
+        form += f"; rows above row {sheet.numbers[above]} left out"
+    if footer:
+        form += f"; {footer} below row {places[-1]} left out"
+    return Table(
+        source.path,
+        source.sha256,
+        pyarrow.table(columns),
+        form,
+        lambda rows: [places[row] for row in rows],
+        "row",
+        flag="--sheet",
+        has_names=header > 0,
+        hint=sheet.hint if options.sheet is None else "",
+        reading={"sheet": sheet.name, "header": header > 0, "skip_lines": above},
+    )
 
 
 @dataclass(frozen=True)
@@ -91,16 +124,18 @@ class _Sheet:
     @property
     def description(self) -> str:
         """Return its name, and those of the other sheets."""
-        return f"sheet {self.name!r}" + (f" (others: {self._others})" if self._others else "")
+        return f"sheet {self.name!r}" + (f" (others: {', '.join(self.others)})" if self.others else "")
 
     @property
     def hint(self) -> str:
         """Return a hint in case this sheet does not hold the table."""
-        return f"Only sheet {self.name!r} was read; --sheet reads another: {self._others}." if self._others else ""
+        others = ", ".join(self.others)
+        return f"Only sheet {self.name!r} was read; --sheet reads another: {others}." if others else ""
 
     @property
-    def _others(self) -> str:
-        return ", ".join(name for name in self.all_names if name != self.name)
+    def others(self) -> list[str]:
+        """Return the names of the other sheets."""
+        return [name for name in self.all_names if name != self.name]
 
 
 def _read_sheet(source: Source, requested: str | None) -> _Sheet:
@@ -140,6 +175,14 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
     return sheet
 
 
+def _count_footer(rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> int:
+    """Return the number of rows at the end that a blank one separates, and of which each has one cell."""
+    one = [sum(bool(value.strip()) for value in row) == 1 for row in rows]
+    count = len(list(itertools.takewhile(bool, reversed(one))))
+    gap = next((n for n in range(len(rows) - count, len(rows)) if n and numbers[n] > numbers[n - 1] + 1), len(rows))
+    return len(rows) - gap
+
+
 def _count_rows_above(rows: Sequence[Sequence[str]], related: Sequence[str]) -> int:
     """Return the number of rows, such as a title, above the header: they hold fewer cells than most rows do.
 
@@ -148,7 +191,7 @@ def _count_rows_above(rows: Sequence[Sequence[str]], related: Sequence[str]) -> 
     counts = [sum(bool(value.strip()) for value in row) for row in rows[:_SAMPLE_ROWS]]
     usual = max(Counter(counts).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     above = next((place for place, count in enumerate(counts) if count >= usual), 0)
-    above += is_title(rows[above : above + _SAMPLE_ROWS], related)
-    if any(is_usual(value, related) for row in rows[:above] for value in row):
+    if any(rules.is_usual_header(value, related) for row in rows[:above] for value in row):
         return 0
-    return above if above and has_header(rows[above : above + _SAMPLE_ROWS], related) else 0
+    answer = choose_header(rows[above : above + _SAMPLE_ROWS], related) if above else None
+    return above if isinstance(answer, Answer) and answer.value else 0

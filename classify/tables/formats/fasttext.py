@@ -28,7 +28,7 @@ class FastText(FileFormat):
     def read(self, source: Source, options: ReadOptions) -> Table:
         import pyarrow
 
-        encoding = detect_encoding(source, options.encoding)
+        encoding = detect_encoding(source, options.encoding, options.legacy)
         numbers: list[int] = []
         texts: list[str] = []
         labels: list[str] = []

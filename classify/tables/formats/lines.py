@@ -20,7 +20,7 @@ _SHOWN = 80
 class Lines(Format):
     """Two files beside each other, one of them named with --labels."""
 
-    takes = frozenset({"encoding", "no_header"})
+    takes = frozenset({"encoding", "header"})
 
     def sniff(self, source: Source) -> Confidence:
         """Return NONE: --labels alone selects it."""
@@ -32,7 +32,7 @@ class Lines(Format):
         assert options.labels is not None
         label_flag = "--labels" if source.flag == "--data" else source.flag.replace("-data", "-labels")
         texts, labels = check_file(source, _SUFFIXES), check_file(Source(options.labels, label_flag), _SUFFIXES)
-        encodings = {file.path: detect_encoding(file, options.encoding) for file in (texts, labels)}
+        encodings = {file.path: detect_encoding(file, options.encoding, options.legacy) for file in (texts, labels)}
         encoding, label_encoding = encodings[texts.path], encodings[labels.path]
         columns = {"text": _lines(texts, encoding), "label": _lines(labels, label_encoding)}
         _check_lines(columns["text"], texts, "text", label_flag)
@@ -45,10 +45,11 @@ class Lines(Format):
             )
         arrow = pyarrow.table({name: pyarrow.array(values, pyarrow.string()) for name, values in columns.items()})
         first = {name: values[0].strip().lower() for name, values in columns.items()}
-        header = not options.no_header and first["text"] in TEXT_NAMES and first["label"] in LABEL_NAMES
+        header = first["text"] in TEXT_NAMES and first["label"] in LABEL_NAMES
+        header = options.header if options.header is not None else header
         arrow = arrow.slice(int(header))
         # That of labels in ASCII, or in valid UTF-8, is no guess.
-        is_other = label_encoding.name != encoding.name or label_encoding.damaged or label_encoding.reads_badly
+        is_other = bool(label_encoding.name != encoding.name or label_encoding.damaged)
         differs = bool(label_encoding.flag) and is_other
         read_as = f" in {label_encoding.description}" if differs else ""
         form = f"one text per line, labels from {labels.path}{read_as}, {encoding.description}"

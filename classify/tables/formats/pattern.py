@@ -26,7 +26,7 @@ Reader = Callable[[str, str, ReadOptions], Table]
 class Pattern(Format):
     """Files as they are listed, those of a pattern in the order of their names; `read_table` reads each."""
 
-    takes = frozenset({"encoding", "sheet", "no_header"})
+    takes = frozenset({"encoding", "delimiter", "quote", "header", "skip_lines", "sheet"})
 
     def __init__(self, read_table: Reader):
         self._read_table = read_table

@@ -16,7 +16,6 @@ from classify.tables.formats.documents import Documents
 from classify.tables.formats.excel import Excel
 from classify.tables.formats.fasttext import FastText
 from classify.tables.formats.hub import Hub
-from classify.tables.formats.joined import drop_traces, note_header
 from classify.tables.formats.lines import Lines
 from classify.tables.formats.pattern import Pattern
 from classify.tables.formats.records import JSON, JSONLines
@@ -29,7 +28,10 @@ _SHOWN = 3
 _WITHOUT_EFFECT = {
     "encoding": "only text files have an encoding to choose",
     "sheet": "only workbooks have sheets",
-    "no_header": "only text files with a delimiter, and workbooks, have a header",
+    "delimiter": "only text files have a delimiter",
+    "quote": "only text files have quotes",
+    "header": "only text files with a delimiter, and workbooks, have a header",
+    "skip_lines": "only text files and workbooks have lines above their table",
 }
 
 
@@ -37,9 +39,7 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
     """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read."""
     options = options or ReadOptions()
     source, format = find_format(path, flag, options)
-    table = replace(drop_traces(format.read(source, options)), takes=format.takes)
-    if "no_header" in format.takes:
-        table = note_header(table, options.columns)
+    table = replace(format.read(source, options), takes=format.takes)
     if source.member:
         table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")
     return table
@@ -48,8 +48,9 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
 def refuse_unused(options: ReadOptions, tables: Sequence[Table]) -> None:
     """Raise InputError for an option that none of the tables was read by."""
     for name, why in _WITHOUT_EFFECT.items():
-        if getattr(options, name) and not any(name in table.takes for table in tables):
-            raise InputError(f"{tables[0].path}: --{name.replace('_', '-')} has no effect, because {why}; drop it.")
+        if getattr(options, name) is not None and not any(name in table.takes for table in tables):
+            flag = "no-header" if options.header is False and name == "header" else name.replace("_", "-")
+            raise InputError(f"{tables[0].path}: --{flag} has no effect, because {why}; drop it.")
 
 
 def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, Format]:

@@ -24,7 +24,7 @@ class SplitsFolder(Format):
     `table_suffixes` are those of files with tables.
     """
 
-    takes = frozenset({"encoding", "sheet", "no_header"})
+    takes = frozenset({"encoding", "delimiter", "quote", "header", "skip_lines", "sheet"})
 
     def __init__(self, table_suffixes: Container[str]):
         self._suffixes = table_suffixes
@@ -73,10 +73,16 @@ class SplitsFolder(Format):
         )
 
     def _named(self, folder: Path, words: Container[str]) -> list[str]:
-        entries = [entry for entry in sorted(folder.iterdir()) if re.split(r"[\W\d_]+", entry.name.lower())[0] in words]
+        entries = [entry for entry in sorted(folder.iterdir()) if _is_named(entry, words)]
         tables = [
             str(entry)
             for entry in entries
             if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
         ]
         return tables or [str(entry) for entry in entries if holds_classes(entry)]
+
+
+def _is_named(entry: Path, words: Container[str]) -> bool:
+    """Return whether a name begins or ends with one of some words, as train-00.csv and reviews_train.csv do."""
+    parts = list(filter(None, re.split(r"[\W\d_]+", entry.name.lower().partition(".")[0])))
+    return bool(parts) and (parts[0] in words or parts[-1] in words)
