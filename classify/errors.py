@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 # errno values of disk errors that the user can fix: full, over quota, failing, read-only.
@@ -59,6 +59,10 @@ def is_lost_peer(error: BaseException) -> bool:
 class ErrorList(list[str]):
     """Faults to be raised together."""
 
+    def __init__(self, faults: Iterable[str] = ()):
+        super().__init__(faults)
+        self._errors: list[InputError] = []
+
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
         """Add the faults of an InputError raised in this block, and continue after the block."""
@@ -66,9 +70,12 @@ class ErrorList(list[str]):
             yield
         except InputError as error:
             self.extend(error.faults)
+            self._errors.append(error)
 
     def raise_if_any(self) -> None:
-        """Raise one InputError with all faults, if any."""
+        """Raise one InputError with all faults, if any; the error itself where it is the only one."""
+        if len(self._errors) == 1 and len(self) == len(self._errors[0].faults):
+            raise self._errors[0]
         if self:
             raise InputError(*self)
 

@@ -88,7 +88,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     `trained` is the number of texts that the model was trained on.
     """
     from classify.evaluation.predictions_file import note_renamed
-    from classify.tables.roles import note_empty_texts, note_missing_texts
+    from classify.tables.roles import note_empty_texts
 
     table, task = labelled.table, labelled.task
     counts = task.label_counts(labelled.targets)
@@ -98,14 +98,13 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
     notes = (
         note_renamed(table, task.prediction_columns()),
-        note_empty_texts(table, labelled.texts.whole),
-        *note_missing_texts(table, labelled.texts.named),
         f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
         f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
         f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,
     )
-    return [*(f"{table.path} {note}" for note in table.notes), *(note for note in notes if note is not None)]
+    found = [*table.findings, *note_empty_texts(table, labelled.texts)]
+    return [*(finding.sentence for finding in found), *(note for note in notes if note is not None)]
 
 
 def _free_folder(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ make_parser = functools.partial(training_parser, description=_DESCRIPTION)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Inspect a table; the flags are those of training."""
+    """Inspect a table; the flags are those of training. With --json one JSON object is printed, and no file written."""
     config = parse_training(arguments, program, _DESCRIPTION)
     if config.training.nproc is not None or launcher.is_launched():
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
@@ -24,6 +25,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.training.inspection import inspect_run
 
     report = inspect_run(config)
+    if config.training.json:
+        print(json.dumps(asdict(report), ensure_ascii=False))
+        return 0
     for line in report.lines():
         print(escape_controls(line))
     file = Path("inspect.json")

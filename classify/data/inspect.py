@@ -14,10 +14,12 @@ from classify.data.coverage import compute_unknown_share
 from classify.data.splits import Rows, Splits
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import list_some
+from classify.findings import Finding, decisions, notes
 from classify.tables.text_hashes import EMPTY, group_duplicates
 
 _SHOWN, _LISTED = 5, 20
 _NEITHER = "neither text nor label"
+_OF_COLUMNS = ("text column", "label column")
 
 
 @dataclass
@@ -29,7 +31,6 @@ class Report:
     rows: int
     skipped: int
     columns: dict[str, str]
-    decisions: list[str]
     classes: dict[str, int]
     imbalance: float
     labels: str
@@ -44,19 +45,22 @@ class Report:
     tokens_by_class: dict[str, dict[str, float]] = field(default_factory=dict)
     languages: dict[str, float] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    task: str = ""
+    reading: dict[str, Any] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the report as lines for a terminal."""
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
             self._columns_line(),
-            *self.decisions,
+            *(found.line() for found in decisions(self.findings) if found.where not in _OF_COLUMNS),
             *self.summary_lines(),
             *self.duplicate_lines(),
             *self._sample_lines(),
             *self._speed_lines(),
-            *(f"note: {note}" for note in self.notes),
+            *(found.line() for found in notes(self.findings)),
         ]
 
     def _columns_line(self) -> str:
@@ -127,8 +131,7 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
     columns = {**dict.fromkeys(splits.columns.texts.named, "text"), **dict.fromkeys(splits.columns.labels, "label")}
     if splits.columns.split is not None:
         columns[splits.columns.split.name] = "split"
-    of_columns = ("text column", "label column")
-    why = {decision.value: decision.why for decision in splits.decisions if decision.what in of_columns}
+    why = {decision.text: decision.why for decision in decisions(splits.findings) if decision.where in _OF_COLUMNS}
     roles = dict.fromkeys(table.columns, _NEITHER)
     roles |= {name: f"{what}: {why[name]}" if name in why else what for name, what in columns.items()}
     copies = table.text_hashes(splits.columns.text)
@@ -141,7 +144,6 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         rows=len(table),
         skipped=table.skipped,
         columns=roles,
-        decisions=[decision.line() for decision in splits.decisions if decision.what not in of_columns],
         classes=dict(zip(splits.labels, counts.tolist(), strict=True)),
         imbalance=float(counts.max() / max(1, counts.min())),
         labels=splits.encoder.summary(targets[splits.labelled]),
@@ -151,7 +153,9 @@ def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
         **_conflicts(splits, first, group_of, filled, listed),
         leaks={name: len(rows) for name, rows in splits.in_training.items() if rows},
         characters=_spread(table.lengths(splits.columns.text)),
-        notes=list(splits.warnings),
+        reading=dict(table.reading),
+        splits={"train": len(splits.train), "validation": len(splits.validation), "test": len(splits.test or ())},
+        findings=list(splits.findings),
     )
 
 

@@ -60,8 +60,9 @@ def read_tables(config: DataConfig) -> InputTables:
         columns = replace(columns, split=used)
         others = [split for split in splits if split.name not in (*columns.texts.named, *columns.labels)]
         if others and used is None:
-            note = f"has the column {others[0].name!r} of splits, which other flags leave unused; see --split-column"
-            table = replace(table, notes=(*table.notes, note))
+            table = table.add_note(
+                f"column {others[0].name!r} of splits is not used, since other flags are; see --split-column"
+            )
     further = [None if other is None else _fit(config, other, columns) for other in (eval_table, test_table)]
     if config.test_data is None and further[1] is not None and not config.predict_unlabelled:
         table, further[1] = _leave_out_unlabelled(table, further[1], columns)
@@ -151,8 +152,9 @@ def _leave_out_unlabelled(table: Table, test: Table, columns: Columns) -> tuple[
     """Leave out the test table of a folder that has no labels, as those of competitions, with a note."""
     if any(map(test.has_column, columns.labels)):
         return table, test
-    note = f"comes with {test.path}, which has no column {columns.label!r} and is not read; see --predict-unlabelled"
-    return replace(table, notes=(*table.notes, note)), None
+    return table.add_note(
+        f"{test.path} beside it has no column {columns.label!r} and is not read; see --predict-unlabelled"
+    ), None
 
 
 def _fit(config: DataConfig, table: Table, columns: Columns) -> Table:
@@ -197,8 +199,8 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     faults.raise_if_any()
     refuse_unused(options, list(tables.values()))
     if splits and (unused := format.find_unused(source, [path for path in paths.values() if path is not None])):
-        note = f"is one of several tables in {config.data}; not read: {list_some(unused[:_SHOWN], len(unused))}"
-        tables["--data"] = replace(tables["--data"], notes=(*tables["--data"].notes, note))
+        shown = list_some(unused[:_SHOWN], len(unused))
+        tables["--data"] = tables["--data"].add_note(f"one of several tables in {config.data}; not read: {shown}")
     headers = [table.columns for table in tables.values() if table.has_names]
     named = {flag: _name_columns(table, headers) for flag, table in tables.items()}
     return named["--data"], named.get("--eval-data"), named.get("--test-data")

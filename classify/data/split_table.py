@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,12 +13,12 @@ from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.times import read_times
-from classify.decision import Decision
 from classify.errors import InputError, list_some
+from classify.findings import Finding, decided, note
 from classify.tables.label_lists import COLUMN_SEPARATOR
-from classify.tables.labels import case_variants, value_counts
+from classify.tables.labels import case_variants
 from classify.tables.names import SPLITS, is_usual
-from classify.tables.roles import Columns, note_empty_texts, note_missing_texts
+from classify.tables.roles import Columns, note_empty_texts
 from classify.tables.split_column import NO_COLUMN
 from classify.tables.table import Table
 from classify.tables.text_hashes import TextHashes, find_overlap
@@ -27,17 +26,9 @@ from classify.tables.text_hashes import TextHashes, find_overlap
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
-_SHOWN, _LONGEST = 5, 60
-# Words from which the name of a column may be a text.
-_SENTENCE = 5
-# Chinese and Japanese letters, and pairs of Thai, Lao, Burmese or Khmer ones, from which a name may be a text.
-_UNSPACED_SENTENCE = 12
-_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{2}")
+_SHOWN = 5
 # Odd, so that multiplying by it loses no bit of a hash.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-# Prodigy's column of an annotator's answers, and its values.
-_ANSWER, _ACCEPTED = "answer", "accept"
-_ANSWERS = frozenset({_ACCEPTED, "reject", "ignore"})
 
 
 @dataclass(frozen=True)
@@ -99,16 +90,13 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
     }
     read = [source for source in (table, tables.eval, tables.test) if source is not None]
-    notes = [f"{source.path} {note}" for source in read for note in source.notes]
-    notes += encoder.notes()
-    notes += _note_cells(columns, read)
-    notes += _warnings(columns, encoder, train, scored, in_training)
-    notes += [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
-    notes += assigned.notes
+    texts_noted = [finding for source in read for finding in note_empty_texts(source, columns.texts)]
+    warnings = [*_warnings(columns, encoder, train, scored, in_training), *assigned.notes]
+    rest = [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
     held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation):,}"
     sizes = f"train {len(train):,}, {held_out}, test {len(test) if test else 0:,}"
     flag = assigned.flag if tables.eval is None else ""
-    split = Decision("split", sizes, assigned.how, flag, True)
+    split = decided("split", sizes, assigned.how, flag, True)
     return Splits(
         columns,
         encoder,
@@ -117,8 +105,15 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         test,
         targets,
         is_labelled,
-        decisions=(*columns.decisions, *encoder.decisions(), split),
-        warnings=tuple(notes),
+        findings=(
+            *columns.findings,
+            *(finding for source in read for finding in source.findings),
+            *encoder.findings(),
+            split,
+            *texts_noted,
+            *map(note, warnings),
+            *rest,
+        ),
         unlabelled=predicted,
         in_training=in_training,
         assignment=assignment,
@@ -356,19 +351,10 @@ def _too_few(
     return f"{few}; add rows, or give --eval-data."
 
 
-def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> str:
+def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> Finding:
     rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
     what = f"predicted in {file} at the end (--drop-unlabelled drops them)" if predicted else "dropped"
-    return f"{split.table.path}: {rows} without a label: {what}"
-
-
-def _note_cells(columns: Columns, tables: Sequence[Table]) -> list[str]:
-    """Note what the texts of these tables, and an annotator's answers, say about their rows."""
-    notes = [_note_header(tables[0], columns.text)]
-    for table in tables:
-        notes += [note_empty_texts(table, columns.text), *note_missing_texts(table, columns.texts.named)]
-        notes.append(None if _ANSWER in columns.labels else _note_rejected(table))
-    return list(dict.fromkeys(note for note in notes if note is not None))
+    return note(f"{rows} without a label: {what}", split.table.path)
 
 
 def _warnings(
@@ -416,29 +402,6 @@ def _warnings(
                 "selected and probabilities calibrated"
             )
     return notes
-
-
-def _note_header(table: Table, column: str) -> str | None:
-    """Return a note where the name of the text column reads like a text itself; None where it does not."""
-    is_sentence = len(column.split()) >= _SENTENCE or len(_UNSPACED.findall(column)) >= _UNSPACED_SENTENCE
-    is_question = "?" in column or "？" in column  # of a survey
-    if not (table.has_names and column in table.columns and is_sentence and not is_question):
-        return None
-    if any(is_usual(name) for name in table.columns):
-        return None
-    return f"the first row is read as column names, e.g. {column[:_LONGEST]!r}; if it is data, add --no-header"
-
-
-def _note_rejected(table: Table) -> str | None:
-    """Return a note where rows hold a label that an annotator rejected in Prodigy; None without any."""
-    answers = value_counts(table, _ANSWER) if table.has_column(_ANSWER) else {}
-    others = [f"{answer!r} {count}" for answer, count in answers.items() if answer != _ACCEPTED]
-    if not others or not set(answers) <= _ANSWERS:
-        return None
-    return (
-        f"{table.path}: column {_ANSWER!r} holds {', '.join(others)}: annotators did not confirm the labels of these "
-        f"rows; keep only rows with {_ACCEPTED!r}"
-    )
 
 
 def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.decision import Decision
+from classify.findings import Finding
 from classify.tables.roles import Columns
 from classify.tables.table import Table
 
@@ -56,8 +56,7 @@ class Splits:
     test: Split | None
     targets: Targets
     labelled: npt.NDArray[np.bool_]
-    decisions: tuple[Decision, ...]
-    warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...]
     unlabelled: Mapping[str, Split] = field(default_factory=dict)
     in_training: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: npt.NDArray[np.int8] | None = None
@@ -112,12 +111,8 @@ class LabelEncoder(ABC):
     labels: list[str]
 
     @abstractmethod
-    def decisions(self) -> list[Decision]:
-        """Describe how the labels were understood."""
-
-    def notes(self) -> list[str]:
-        """Return what may be wrong with the labels."""
-        return []
+    def findings(self) -> list[Finding]:
+        """Describe how the labels were understood, and note what may be wrong with them."""
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether each row of a table has a label."""

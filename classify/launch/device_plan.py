@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from classify.errors import DeviceError, InputError
+from classify.findings import Finding, note
 from classify.launch import accelerators, backends, sagemaker
 from classify.launch.accelerator import Accelerator
 from classify.launch.backends import Backend
@@ -56,7 +57,7 @@ class DevicePlan:
     backend: str | None
     launch: Launch
     reason: str
-    advice: str | None = field(default=None, compare=False)
+    findings: tuple[Finding, ...] = field(default=(), compare=False)
 
     @property
     def spec(self) -> StrategySpec:
@@ -166,15 +167,16 @@ def _plan_alone(launch: Launch, hardware: Hardware, requested: str, why_cpu: str
             None,
             launch,
             f"local_rank is -1 and this process sees {count} {kind} devices",
-            advice=f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster",
+            (note(f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster"),),
         )
-    advice, reason = None, f"local_rank is -1 and there is one {kind} device"
+    findings: tuple[Finding, ...] = ()
+    reason = f"local_rank is -1 and there is one {kind} device"
     if count > 1:
         reason = f"local_rank is -1; one of {count} {kind} devices"
     if count > 1 and requested == "auto":
-        advice = f"one of {count} {kind} devices is used"
-        advice += "" if accelerator.one_process else f"; --nproc {count} (or torchrun) uses all"
-    return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, alone, 1, None, launch, reason, advice)
+        way = "" if accelerator.one_process else f"; --nproc {count} (or torchrun) uses all"
+        findings = (note(f"one of {count} {kind} devices is used{way}"),)
+    return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, alone, 1, None, launch, reason, findings)
 
 
 def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from classify.data.tokenize import Tokens
 from classify.distributed import batch_norm
+from classify.findings import Finding
 from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
 from classify.modeling import half_weights, lora, memory_estimate
@@ -36,7 +37,7 @@ _MULTIPLE = 16
 class Classifier(nn.Module):
     """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts."""
 
-    def __init__(self, model: Any, pad_token_id: int, note: str | None = None):
+    def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = ()):
         super().__init__()
         self.model = model
         self.precision = FP32
@@ -44,7 +45,7 @@ class Classifier(nn.Module):
         self.vocabulary: Vocabulary | None = None
         self._adapters: list[Any] = []  # PEFT's wrapper; in a list, so that it is not a submodule
         self.kernels: tuple[Kernel, ...] = ()
-        self.note = note  # for the user, on loading
+        self.findings = tuple(findings)  # for the user, on loading
         self._pad_token_id = pad_token_id
         self._first_position = first_position(model.config.to_dict())
         self._half_weights = False

@@ -20,6 +20,7 @@ from classify.data import tokenize
 from classify.data.tokenize import Tokens
 from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
+from classify.findings import note
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
 from classify.modeling.mean_pooling import append_layer
@@ -125,8 +126,8 @@ def load_pretrained(
         _reset_head(model, {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if folder.added_layers:
         append_layer(model)
-    note = f"the weights have more layers than config.json; not loaded: {unread[0]}, ..." if unread else None
-    return Classifier(model, pad_token_id, note)
+    text = f"the weights have more layers than config.json; not loaded: {unread[0]}, ..." if unread else ""
+    return Classifier(model, pad_token_id, [note(text)] if text else [])
 
 
 def load_tokenizer(folder: ModelFolder) -> Any:

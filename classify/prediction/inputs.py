@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from classify.config.fields import split_paths
-from classify.decision import Decision
 from classify.errors import InputError
 from classify.files import why_not_writable
+from classify.findings import decided
 from classify.launch import launcher
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tables.decide import DoubtError
@@ -69,7 +69,7 @@ def read_texts(
 def describe_table(table: Table, texts: TextColumns) -> str:
     """Return the line on a table, as training prints it: its texts, what its file was recognized as, and the flag."""
     named = "+".join(map(repr, texts.named))
-    return Decision("table", f"{table.path}, {len(table):,} rows, texts in {named}", table.form, table.flag).line()
+    return decided("table", f"{table.path}, {len(table):,} rows, texts in {named}", table.form, table.flag).line()
 
 
 def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overwrite: bool) -> None:

@@ -36,7 +36,7 @@ from classify.prediction.columns import PredictionColumns
 from classify.prediction.inputs import partial_path
 from classify.prediction.predict import Predictor
 from classify.tables.derived import TextColumns
-from classify.tables.roles import note_empty_texts, note_missing_texts
+from classify.tables.roles import note_empty_texts
 from classify.tables.table import Table
 from classify.tables.writers import CSVWriter
 
@@ -234,7 +234,7 @@ def _compute(
 
 def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequence[str]) -> list[str]:
     """Return what may be wrong with the table."""
-    notes = [f"{table.path} {note}" for note in table.notes]
+    notes = [finding.sentence for finding in (*table.findings, *note_empty_texts(table, texts))]
     if texts != predictor.texts:
         names, before = (", ".join(map(repr, columns.named)) for columns in (texts, predictor.texts))
         notes.append(f"texts are from column {names}; the model was trained on column {before}")
@@ -244,8 +244,6 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequen
     tokens = predictor.tokenize(sample)
     more = (
         note_renamed(table, added),
-        note_empty_texts(table, texts.whole),
-        *note_missing_texts(table, texts.named),
         note_unknown(tokens, predictor.tokenizer),
         note_longer(tokens),
         note_new_languages(sample, predictor.settings.get("languages")),

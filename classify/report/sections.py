@@ -85,10 +85,11 @@ def scores(result: Result) -> Mapping[str, Any]:
 
 @_section("Decisions")
 def decisions(result: Result) -> Mapping[str, Any] | None:
-    """Show the command, and the decisions on table, model and machine with the flags that override them."""
+    """Show the command, the decisions on table, model and machine with the flags that override them, and the notes."""
     if not result.is_training:
         return None
-    return {"command": shlex.join(result.run["command"]), "decisions": result.run["guesses"]}
+    found = {"decisions": result.run["guesses"], "notes": result.run.get("findings", [])}
+    return {"command": shlex.join(result.run["command"]), **found}
 
 
 @_section("Classes")

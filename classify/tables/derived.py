@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -94,8 +94,10 @@ def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -
     rows_of = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
     cells = (separator.join(itertools.compress(names, row)) for row in rows_of.tolist())
     if empty_is_no and not rows_of.all():
-        note = f"has no 0 or 'no' in {', '.join(names)}: an empty cell there means that a text does not have the label"
-        table = replace(table, notes=(*table.notes, note))
+        names_shown = ", ".join(names)
+        table = table.add_note(
+            f"no 0 or 'no' in {names_shown}: an empty cell means that a text does not have the label"
+        )
     return table.with_derived(name, cells)
 
 

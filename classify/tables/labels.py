@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.decision import Decision
 from classify.errors import InputError, list_some
+from classify.findings import Finding, decided, note
 from classify.tables.label_lists import is_empty_list, unwrap
 from classify.tables.profile import MISSING, MONTH
 from classify.tables.table import Table
@@ -106,16 +106,19 @@ class ClassNames:
             if len(same) > 1 and normalized == (len(set(map(_normalize, same))) == 1)
         ]
 
-    def decisions(self) -> list[Decision]:
-        """List the labels that are one class, written differently."""
+    def findings(self) -> list[Finding]:
+        """List the labels that are one class, written differently, and note what may be wrong with labels."""
+        return [*self._describe_merged(), *map(note, self._notes())]
+
+    def _describe_merged(self) -> list[Finding]:
         merged = self.list_merged(normalized=True)
         if not merged:
             return []
         shown = list_some(merged[:_SHOWN], len(merged))
         why = "merged, since they differ only in case, (invisible) spaces or Unicode form; row counts in parentheses"
-        return [Decision("labels", shown, why, "--normalize-labels none", True)]
+        return [decided("labels", shown, why, "--normalize-labels none", True)]
 
-    def notes(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """Note merged labels, and label values that may mean unlabelled or were changed by a spreadsheet."""
         lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
         dates = [label for label in self.rows if _DATE.fullmatch(label)]

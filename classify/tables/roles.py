@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow.compute as pc
 
-from classify.decision import Decision
 from classify.errors import ErrorList, InputError, list_some
+from classify.findings import Finding, decided, note
 from classify.tables import names, rules
 from classify.tables.decide import Answer, Candidate, Doubt, DoubtError, ask, choose
 from classify.tables.derived import TextColumns
@@ -49,14 +49,14 @@ _FEWEST_TEXT, _FEWEST_LABEL, _FEWEST_MARKS = 0.5, 2.5, 3
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns with a meaning, and the decisions behind them.
+    """The columns with a meaning, and why they were taken.
 
     `labels` is one column, or several of 0 and 1; `split` is the column of `--data` with the split of each row, if any.
     """
 
     texts: TextColumns
     labels: tuple[str, ...]
-    decisions: tuple[Decision, ...]
+    findings: tuple[Finding, ...]
     split: SplitColumn | None = None
 
     @property
@@ -135,14 +135,14 @@ class _Search:
         if doubts := [answer for answer in (text, label) if isinstance(answer, Doubt)]:
             hint = "" if self.table.has_names else "There is no header: columns are numbered."
             raise DoubtError(self.table.path, doubts, hint)
-        decisions = []
+        findings = []
         for what, answer in (("text", text), ("label", label)):
             if isinstance(answer, Answer):
                 value = answer.value.named if isinstance(answer.value, TextColumns) else answer.value
                 plural = f"{what} columns" if len(value) > 1 else f"{what} column"
-                decisions.append(Decision(plural, ", ".join(value), answer.why, f"--{what}-column", not answer.clear))
+                findings.append(decided(plural, ", ".join(value), answer.why, f"--{what}-column", not answer.clear))
         labels_found = label.value if isinstance(label, Answer) else self.given_labels
-        return Columns(columns, labels_found, tuple(decisions))
+        return Columns(columns, labels_found, tuple(findings))
 
     def _text_candidates(self) -> list[Candidate[TextColumns]]:
         """Weigh each free column as the text, and the columns of each usual pair."""
@@ -411,25 +411,20 @@ def find_id_column(table: Table) -> str | None:
     return None
 
 
-def note_empty_texts(table: Table, text_column: str) -> str | None:
-    """Return a note with the lines of empty texts; None without any."""
-    empty = np.flatnonzero(table.text_hashes(text_column) == EMPTY).tolist()
-    return f"{table.describe_rows(empty)}: the text is empty" if empty else None
-
-
-def note_missing_texts(table: Table, text_columns: Sequence[str]) -> list[str]:
-    """Return a note for each text column of which several cells hold nothing but nan, None or the like."""
-    notes = []
-    for name in text_columns:
+def note_empty_texts(table: Table, texts: TextColumns) -> list[Finding]:
+    """Note the lines of empty texts, and each column of which several cells hold nothing but nan, None or the like."""
+    empty = np.flatnonzero(table.text_hashes(texts.whole) == EMPTY).tolist()
+    notes = [note("the text is empty", table.describe_rows(empty))] if empty else []
+    for name in texts.named:
         short = np.flatnonzero(table.lengths(name) <= max(map(len, _MISSING_TEXTS)))
         cells = dict(zip(short.tolist(), table.take(name, short), strict=True))
         rows = [row for row, cell in cells.items() if cell.lower() in _MISSING_TEXTS]
         if len(rows) > 1:
-            where = table.describe_rows(rows)
-            notes.append(
-                f"{where}: column {name!r} holds {cells[rows[0]]!r}, a usual spelling of a missing text; empty such "
-                "cells, or leave the rows out"
+            text = (
+                f"column {name!r} holds {cells[rows[0]]!r}, a usual spelling of a missing text; empty such cells, or "
+                "leave the rows out"
             )
+            notes.append(note(text, table.describe_rows(rows)))
     return notes
 
 

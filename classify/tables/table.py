@@ -17,6 +17,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from classify.errors import InputError, list_some
+from classify.findings import Finding, note
 from classify.tables.text_hashes import TextHashes, text_hashes
 
 _SHOWN = 3
@@ -31,8 +32,8 @@ class Table:
     numbers in the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the file has no header:
     columns are numbered, or named as in a related table. `takes` names the options that its format reads by. `hint`
     is appended to errors about the content, e.g. the other sheets of a workbook. `skipped` rows could not be read;
-    `notes` name what may have been read wrong. `sha256` is of what was read. The `derived` columns were computed
-    from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`.
+    `findings` are notes on what may have been read wrong. `sha256` is of what was read. The `derived` columns were
+    computed from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`.
     """
 
     path: str
@@ -46,7 +47,7 @@ class Table:
     takes: frozenset[str] = frozenset()
     hint: str = ""
     skipped: int = 0
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     derived: frozenset[str] = frozenset()
     reading: Mapping[str, Any] = field(default_factory=dict)
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
@@ -61,6 +62,10 @@ class Table:
             if not self.hint:
                 raise
             raise InputError(*(f"{fault} {self.hint}" for fault in error.faults)) from None
+
+    def add_note(self, text: str) -> Table:
+        """Return the table with a note."""
+        return replace(self, findings=(*self.findings, note(text, self.path)))
 
     @property
     def columns(self) -> list[str]:

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.decision import Decision
 from classify.errors import InputError
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT
+from classify.findings import Finding, decided, note
 from classify.tables.decide import Answer, Doubt, DoubtError
 from classify.tables.label_lists import (
     BRACKETS,
@@ -175,16 +175,15 @@ class MultiLabel(Task):
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
 
-    def decisions(self) -> list[Decision]:
+    def findings(self) -> list[Finding]:
         shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", BRACKETS: "cells hold lists"}
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
-        task = Decision("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
-        return [task, *self._classes.decisions()]
-
-    def notes(self) -> list[str]:
-        joined = [label for label in self.labels if _JOIN in label][:1]
-        note = f"the label {{!r}} holds {_JOIN}, which separates labels in predictions.csv"
-        return [*self._classes.notes(), *map(note.format, joined)]
+        task = decided("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
+        findings = [task, *self._classes.findings()]
+        joined = next((label for label in self.labels if _JOIN in label), None)
+        if joined is not None:
+            findings.append(note(f"the label {joined!r} holds {_JOIN}, which separates labels in predictions.csv"))
+        return findings
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
         """Return whether the labels of rows with these cells are known.
@@ -351,8 +350,8 @@ class MultiLabel(Task):
         self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
     ) -> Iterator[list[str]]:
         predicted = self.decide(probabilities) if predicted is None else predicted
-        for row, decided in zip(probabilities, predicted, strict=True):
-            labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(decided))
+        for row, has in zip(probabilities, predicted, strict=True):
+            labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(has))
             yield [labels, *(f"{p:{digits}}" for p in row)]
 
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.decision import Decision
 from classify.errors import InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Array, Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
+from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import are_thousands, parse_number
 from classify.tables.table import Table
@@ -127,11 +127,11 @@ class Regression(Task):
         """Return the loss of predicting the mean, 1 in standardized units."""
         return 1.0
 
-    def decisions(self) -> list[Decision]:
+    def findings(self) -> list[Finding]:
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
         if self._repeated:
             why += f"; only {self._repeated} different values, so classes are possible, too"
-        return [Decision("task", "a score for each row", why, "--task single, --label-column", True)]
+        return [decided("task", "a score for each row", why, "--task single, --label-column", True)]
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
         return [bool(cell.strip()) and not _is_same(cell.strip(), self._unlabelled) for cell in cells]

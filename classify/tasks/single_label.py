@@ -15,12 +15,12 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.label_texts import label_texts
 from classify.data.reading import InputTables
-from classify.decision import Decision
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
 from classify.evaluation.predictions_file import EXACT
+from classify.findings import Finding, decided
 from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
@@ -91,7 +91,7 @@ class SingleLabel(Task):
         """Return the task with labels that differ from a class in case, spaces or Unicode form alone."""
         return type(self)(self.labels, self._classes.spell(value_counts(table, column), self.labels))
 
-    def decisions(self) -> list[Decision]:
+    def findings(self) -> list[Finding]:
         why, flag = "one label per row", "--label-column"
         joined = next((label for label in self.labels if not _DIVIDERS.isdisjoint(label)), None)
         if _may_be_scores(self.labels):
@@ -99,10 +99,7 @@ class SingleLabel(Task):
             flag = "--task regression"
         elif joined is not None:
             why, flag = f"{joined[:_SHOWN]!r} is one class; its parts may be several labels, too", "--task multi"
-        return [Decision("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.decisions()]
-
-    def notes(self) -> list[str]:
-        return self._classes.notes()
+        return [decided("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.findings()]
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
         return [self._classes.of(cell) is not None for cell in cells]

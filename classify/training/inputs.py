@@ -23,9 +23,9 @@ from classify.data.reading import read_tables
 from classify.data.split_record import count_trained, read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
-from classify.decision import Decision
 from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
+from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
@@ -43,7 +43,7 @@ _BYTES_PER_SCORE = 12
 
 @dataclass(frozen=True)
 class RunInputs:
-    """A run that can begin: resolved settings, task, data, model and output folder; `notes` are to be printed."""
+    """A run that can begin: resolved settings, task, data, model, output folder, and what is to be printed of them."""
 
     config: RunConfig
     task: Task
@@ -52,8 +52,7 @@ class RunInputs:
     model: ModelFolder
     output_dir: OutputDirPlan
     trackers: tuple[str, ...]
-    decisions: tuple[Decision, ...]
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...]
     label_texts: tuple[str, ...] = ()
     new_labels: tuple[str, ...] = ()  # those that a kept head gets in addition
 
@@ -64,10 +63,10 @@ class RunInputs:
     def describe(self) -> list[str]:
         """Return all decisions so far, the lines on the table, and the notes."""
         return [
-            *(decision.line() for decision in self.decisions),
+            *(finding.line() for finding in decisions(self.findings)),
             *self.inspection.summary_lines(),
             *self.inspection.duplicate_lines(),
-            *(f"note: {text}" for text in (*self.splits.warnings, *self.notes)),
+            *(finding.line() for finding in notes(self.findings)),
         ]
 
 
@@ -102,7 +101,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, training.seed, _choose_folds(config, labelled))
         written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
         added = [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
-        renamed = tuple(dict.fromkeys(note for table in written if (note := note_renamed(table, added))))
+        renamed = tuple(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
         sample = sample_rows(splits.train.rows, training.seed)
         languages = detect_languages(splits.train.table.take(splits.columns.text, sample))
         if not named and not _reads(config.data.language, languages):
@@ -121,19 +120,19 @@ def check_inputs(config: RunConfig) -> RunInputs:
     if contrastive and by_default and _is_slow(splits, model):
         config = config.with_default("folds", FEWER_FOLDS, "texts")
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
-    notes = _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
-    notes = (*_note_trained_rows(config.model.model, splits), *renamed, *notes)
-    notes = (*notes, *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)))
-    if config.ignored:
-        notes = (f"no effect in this program: {', '.join(config.ignored)}", *notes)
+    noted = [f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []
+    noted += [*_note_trained_rows(config.model.model, splits), *renamed]
+    noted += _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
+    noted += config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
     texts: tuple[str, ...] = ()
     if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.columns.texts.pair is None:
         texts = task.label_texts(is_english=_reads(config.data.language, languages))
-    decisions = (*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width))
+    findings = [*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width)]
     if texts:
         few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
-        decisions += (Decision("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none"),)
-    return RunInputs(config, task, splits, languages, model, output_dir, trackers, decisions, notes, texts, new_labels)
+        findings.append(decided("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none"))
+    findings += map(note, noted)
+    return RunInputs(config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, new_labels)
 
 
 def _choose_folds(config: RunConfig, labelled: int) -> int:
@@ -192,7 +191,7 @@ def _check_lora(requested: bool) -> None:
         raise InputError("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
 
 
-def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, ...], tuple[Decision, ...]]:
+def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, ...], tuple[Finding, ...]]:
     """Return the settings with the head that "auto" means, and the labels that a kept head gets in addition.
 
     Where --model is an earlier run's folder there is a decision, too. Raises InputError for --head keep where no label
@@ -217,9 +216,9 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     if dropped and task.has_labels:
         why += f"; dropped, without a row here: {_list_labels(dropped)}"
     if config.model.head != "keep":
-        return config, (), (Decision("head", f"replaced by a new {task.probe}", why, "--head", True),)
+        return config, (), (decided("head", f"replaced by a new {task.probe}", why, "--head", True),)
     value = f"kept, with a new {task.probe} for {_list_labels(new)}" if new else "kept"
-    return config, tuple(new), (Decision("head", value, why, "--head", True),)
+    return config, tuple(new), (decided("head", value, why, "--head", True),)
 
 
 def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
@@ -287,49 +286,47 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
     return ()
 
 
-def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Decision, ...]:
+def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:
     """Describe the decisions so far."""
     main, values = splits.tables[0], config.flat()
     texts, labels = ("+".join(map(repr, names)) for names in (splits.columns.texts.named, splits.columns.labels))
     where = {id(main): f", texts in {texts}, labels in {labels}"}
     return (
         *(
-            Decision(
-                name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True
-            )
+            decided(name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True)
             for name, source in config.sources.items()
             if source.kind in ("container", "earlier run")
         ),
         *(
-            Decision(
+            decided(
                 "table", f"{table.path}, {len(table):,} rows{where.get(id(table), '')}", table.form, table.flag, True
             )
             for table in splits.tables
         ),
-        *splits.decisions,
+        *splits.findings,
         _language(config.data.language, languages),
-        Decision("model", config.model.name, model.origin, "--model", True),
+        decided("model", config.model.name, model.origin, "--model", True),
         _pooling(config.model.pooling, model),
     )
 
 
-def _language(language: str | None, languages: Languages) -> Decision:
+def _language(language: str | None, languages: Languages) -> Finding:
     if language is not None:
-        return Decision("language", language, "as requested", "--language")
+        return decided("language", language, "as requested", "--language")
     value = "English" if languages.is_english else "not English"
     if not languages.is_clear:
-        return Decision("language", f"unclear, treated as {value}", languages.describe(), "--language", True)
-    return Decision("language", value, languages.describe(), "--language", not languages.is_english)
+        return decided("language", f"unclear, treated as {value}", languages.describe(), "--language", True)
+    return decided("language", value, languages.describe(), "--language", not languages.is_english)
 
 
-def _pooling(requested: str, model: ModelFolder) -> Decision:
+def _pooling(requested: str, model: ModelFolder) -> Finding:
     value = "mean over tokens" if model.pooling == "mean" else "first token"
     value += ", computed by one added layer" if model.added_layers else ""
     why = "the model was trained with it" if model.pooling == "mean" else "the model's files name no mean pooling"
-    return Decision("pooling", value, why if requested == "auto" else "as requested", "--pooling")
+    return decided("pooling", value, why if requested == "auto" else "as requested", "--pooling")
 
 
-def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ...]:
+def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...]:
     """Describe the settings that the recipe chose, if any."""
     training = config.training
     automatic = [
@@ -347,4 +344,4 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Decision, ..
     }
     why = f"{len(splits.train):,} training rows, hidden size {width}"
     flags = ", ".join(shown_name(FIELDS[name][1]) for name in automatic)
-    return (Decision("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)
+    return (decided("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)

@@ -23,6 +23,7 @@ from classify.data.tokenize import TokenizedSplit, Tokens, tokenize_columns
 from classify.errors import InputError
 from classify.evaluation import baseline
 from classify.evaluation.inference import compute_logits
+from classify.findings import note
 from classify.modeling.loading import load_tokenizer, quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
@@ -47,19 +48,20 @@ def inspect_run(config: RunConfig) -> Report:
     inputs = check(config)
     splits, cap = inputs.splits, inputs.model.max_length
     report = inspect.inspect_splits(splits, listed=_LISTED)
+    report.task = inputs.task.name
     tokenizer = load_tokenizer(inputs.model)
     report.languages = inputs.languages.among_detected
     tokens = tokenize_columns(tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
     inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
     try:
         model = inputs.config.model
-        note = check_coverage(
+        warning = check_coverage(
             splits.train, splits.columns.text, tokens, tokenizer, model, named=inputs.config.names_model
         )
     except InputError as error:
-        report.notes += error.faults
+        report.findings += map(note, error.faults)
         return report
-    report.notes += [] if note is None else [note]
+    report.findings += [] if warning is None else [note(warning)]
     policy = POLICIES[config.data.long_texts]
     report.speed = _measure_speed(inputs, tokenizer, tokens.cut(int(report.tokens["max_length"]), policy))
     return report

@@ -14,10 +14,10 @@ from tqdm import tqdm
 
 from classify.config.stored_run import CHECKPOINTS
 from classify.console import ProgressLines, progress_bar
-from classify.decision import Decision
 from classify.distributed.world import World
 from classify.errors import DiskError, disk_refusal
 from classify.files import TEMPORARY
+from classify.findings import Finding
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
 from classify.training.terminal import log, log_decision
@@ -47,7 +47,7 @@ class Output:
         if self.world.is_main:
             log(text)
 
-    def log_decision(self, decision: Decision) -> None:
+    def log_decision(self, decision: Finding) -> None:
         if self.world.is_main:
             log_decision(decision)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from classify.config.run_config import RunConfig
 from classify.data.sampler import plan_end
 from classify.data.tokenize import TokenizedSplit
-from classify.decision import Decision
 from classify.errors import InputError, Interrupted
 from classify.evaluation.metrics import format_metrics
+from classify.findings import decided, decisions
 from classify.launch import launcher
 from classify.launch.interrupts import stop_signals
 from classify.modeling.loading import quiet_libraries
@@ -93,8 +93,8 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)
         if launcher.is_main_process():  # before tokenizing, which takes long for large tables
-            for decision in inputs.decisions:
-                log_decision(decision)
+            for finding in decisions(inputs.findings):
+                log_decision(finding)
             for line in inputs.inspection.summary_lines():
                 log_detail(line)
             for line in inputs.inspection.duplicate_lines():
@@ -258,6 +258,6 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
         progress.set_end(plan_end(batches, end, world.broadcast(rows), validated, tested, start), training)
         why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
     assert progress.end is not None
-    decision = Decision("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
-    record.decisions.append(decision)
+    decision = decided("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
+    record.findings.append(decision)
     context.output.log_decision(decision)

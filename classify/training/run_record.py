@@ -13,9 +13,9 @@ from typing import Any, Self
 from classify.config.stored_run import earlier_commands
 from classify.data.inspect import count_tokens
 from classify.data.sampler import BatchSampler, balance_by_cost, token_cost
-from classify.decision import Decision
 from classify.errors import Interrupted
 from classify.files import write_json
+from classify.findings import Finding, decisions, notes
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.versions import versions
@@ -31,7 +31,7 @@ class RunRecord:
     folder: Path
     values: dict[str, Any]
     commands: list[dict[str, Any]]
-    decisions: list[Decision]
+    findings: list[Finding]
 
     @contextlib.contextmanager
     def track_status(self, output: Output) -> Iterator[Self]:
@@ -54,7 +54,8 @@ class RunRecord:
         *earlier, this = self.commands
         changing = {
             "commands": [*earlier, {**this, "status": status}],
-            "guesses": [decision.as_json() for decision in self.decisions],
+            "guesses": [decision.as_guess() for decision in decisions(self.findings)],
+            "findings": [finding.as_json() for finding in notes(self.findings)],
             "status": status,
         }
         write_json(self.folder / "run.json", {**self.values, **changing})
@@ -107,4 +108,4 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
     }
     folder = context.output.folder
     this = {"command": sys.orig_argv, "from_step": 0 if context.checkpoint is None else context.checkpoint.step}
-    return RunRecord(folder, values, [*earlier_commands(folder), this], list(context.decisions))
+    return RunRecord(folder, values, [*earlier_commands(folder), this], list(context.findings))

@@ -28,12 +28,12 @@ from classify.data.tokenize import (
     tokenize,
     tokenize_columns,
 )
-from classify.decision import Decision
 from classify.distributed.batch_norm import describe_synchronization
 from classify.distributed.memory import out_of_memory
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
+from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
@@ -70,7 +70,7 @@ class TokenizedData:
     text_columns: tuple[str, ...]
     by_content: dict[str, Tokens]
     max_length: int
-    decision: Decision
+    decision: Finding
     label_texts: Tokens | None = None
 
     @property
@@ -100,7 +100,7 @@ class TrainingContext:
     output: Output
     data: TokenizedData
     strategy: Strategy
-    decisions: tuple[Decision, ...]
+    findings: tuple[Finding, ...]
     checkpoint: Checkpoint | None
     started: float
 
@@ -186,17 +186,17 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     key = functools.partial(_digest, columns=columns)
     full = {key(table): tokenize_columns(tokenizer, table, columns, cap) for table in splits.tables}
     named = inputs.config.names_model
-    note = check_coverage(
+    warning = check_coverage(
         train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model, named=named
     )
-    if note is not None and launcher.is_main_process():
-        log(f"note: {note}")
+    if warning is not None and launcher.is_main_process():
+        log(note(warning).line())
     lengths = full[key(train.table)].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {digest: table_tokens.cut(max_length, policy) for digest, table_tokens in full.items()}
     why = max_length_reason(tokens[key(train.table)], train.rows, cap, requested=requested is not None)
     cut_elsewhere = _describe_cut(splits, full, max_length)
-    decision = Decision(
+    decision = decided(
         "max length",
         f"{max_length} tokens",
         f"{why}{cut_elsewhere}",
@@ -242,45 +242,50 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
         placed = strategy.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         packing = configure_precision(inputs, classifier, data.of(train).tokens, world, precision, before)
-        decisions = [data.decision, *_decide(classifier, packing, world, training.train_batch_size)]
-        decisions += [placed] if placed is not None else []
+        found = [data.decision, *_decide(classifier, packing, world, training.train_batch_size)]
+        found += [placed] if placed is not None else []
         if not output.is_writer:
             classifier.drop_unused_embeddings()
-        all_decisions = (*inputs.decisions, *decisions)
-        context = TrainingContext(inputs, world, output, data, strategy, all_decisions, checkpoint, started)
-        _describe(context, decisions, unused)
+        found += _note_start(inputs.config, classifier, world, output, unused)
+        findings = (*inputs.findings, *found)
+        context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, started)
+        _describe(context, found)
         if checkpoint is not None:
             folder = str(inputs.model.path.resolve())
             resume.require_same_run(checkpoint, context.identity, context.settings, folder, output)
         yield context
 
 
-def _describe(context: TrainingContext, decisions: list[Decision], unused: list[str]) -> None:
-    """Print every decision, where each rank is, and the notes."""
+def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
+    """Print the new decisions, where each rank is, and all notes."""
     output, world = context.output, context.world
-    for decision in decisions:
-        output.log_decision(decision)
+    for finding in decisions(new):
+        output.log_decision(finding)
     ranks = f"ranks: {describe.line(world.topology, os.environ)}"
     if world.world_size > 1:
         output.log(ranks)
     elif world.is_main:
         log_detail(ranks)
-    notes = [*context.splits.warnings, *context.inputs.notes]
+    for finding in notes(context.findings):
+        output.log(finding.line())
+
+
+def _note_start(
+    config: RunConfig, classifier: Classifier, world: World, output: Output, unused: Sequence[str]
+) -> list[Finding]:
+    """Note what is special about how this training starts."""
+    found = [*classifier.findings, *world.plan.findings]
     if launcher.restart_count() and not output.resumes:
-        notes.append(
+        text = (
             "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
             "continue from the newest checkpoint"
         )
-    if context.classifier.note is not None:
-        notes.append(context.classifier.note)
+        found.append(note(text))
     if unused:
-        notes.append(f"parameters that the classifier never uses are not trained: {', '.join(unused)}")
-    if context.config.training.sync_batch_norm:
-        notes.append(describe_synchronization(context.classifier.model, world.world_size, world.replicas))
-    if world.plan.advice:
-        notes.append(world.plan.advice)
-    for note in notes:
-        output.log(f"note: {note}")
+        found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
+    if config.training.sync_batch_norm:
+        found.append(note(describe_synchronization(classifier.model, world.world_size, world.replicas)))
+    return found
 
 
 def _require_enough_rows(inputs: RunInputs, world: World) -> None:
@@ -377,27 +382,25 @@ def configure_precision(
     return packing
 
 
-def _decide(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Decision]:
+def _decide(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Finding]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
     way = (
         "on" if classifier.packed else "off; padded" if classifier.padded_for.static_shapes else "off; padded by length"
     )
     decisions = [
-        Decision("packing", way, packing, "--packing"),
-        Decision(
-            "device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True
-        ),
-        Decision("precision", precision.name, precision.why, "--precision"),
+        decided("packing", way, packing, "--packing"),
+        decided("device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True),
+        decided("precision", precision.name, precision.why, "--precision"),
     ]
     if classifier.has_adapters:
         parameters = list(classifier.model.parameters())
         trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
         share = f"{trained:,} of {sum(parameter.numel() for parameter in parameters):,} weights trained"
-        decisions.append(Decision("weights", share, "LoRA and the head; merged at the end", "--lora"))
+        decisions.append(decided("weights", share, "LoRA and the head; merged at the end", "--lora"))
     if vocabulary is not None and vocabulary.compacted:
         share = f"{len(vocabulary.used):,} of {len(vocabulary.full):,} tokens used"
-        decisions.append(Decision("vocabulary", share, "unused embeddings frozen", "--compact-vocabulary"))
+        decisions.append(decided("vocabulary", share, "unused embeddings frozen", "--compact-vocabulary"))
     if classifier.loses_attention_dropout(world.device):
-        decisions.append(Decision("attention dropout", "0", "the kernel for packed texts has none", "--packing"))
+        decisions.append(decided("attention dropout", "0", "the kernel for packed texts has none", "--packing"))
     return decisions

@@ -7,8 +7,8 @@ from typing import Any
 
 from classify.config.output import OutputConfig
 from classify.console import allow_progress, print_line
-from classify.decision import Decision
 from classify.errors import escape_controls
+from classify.findings import Finding
 
 # The settings of the run in this process; there is one at a time.
 _settings = OutputConfig()
@@ -29,11 +29,11 @@ def log(text: str) -> None:
         print_line(escape_controls(text))
 
 
-def log_decision(decision: Decision) -> None:
+def log_decision(decision: Finding) -> None:
     """Print an important or doubtful decision; with --verbose any."""
     if _settings.json:
-        log_event("decision", decision.as_json())
-    elif decision.printed or _settings.verbose:
+        log_event("decision", decision.as_guess())
+    elif decision.level != "detail" or _settings.verbose:
         log(decision.line())
 
 

@@ -17,6 +17,7 @@ from classify.console import ProgressLines
 from classify.distributed.memory import used_memory
 from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
+from classify.findings import decisions
 from classify.tasks.base import Task
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
@@ -46,7 +47,7 @@ class Log(Callback):
                 if not output.world.is_main:  # each machine has its own files, but a server gets a run once
                     trackers = tuple(name for name in trackers if name == "tensorboard")
                 self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
-                lines = (f"- {decision.line()}" for decision in context.decisions)
+                lines = (f"- {finding.line()}" for finding in decisions(context.findings))
                 self._tracker.log_text("decisions", "\n".join(lines))
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_what_a_length_cuts(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert 0.0 < result["tokens_per_character"] < 1.0
     assert "--max-length 64 is recommended" in capsys.readouterr().out
     assert 0.0 < result["tokens_cut"] < 1.0
+
+
+def test_one_object_of_json(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--data", "my.csv", "--model", str(model_folder), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["task"] == "single_label"
+    assert result["splits"] == {"train": 44, "validation": 44, "test": 0}, "few rows are cross-validated"
+    assert result["reading"]["delimiter"] == ","
+    findings = {(found["level"], found["where"]): found for found in result["findings"]}
+    assert findings["decision", "task"]["text"] == "one of 2 classes"
+    assert findings["note", "my.csv line 45"]["text"] == "the text is empty"
+    assert all({"level", "where", "text", "flag"} <= found.keys() for found in result["findings"])
+    assert not (folder / "inspect.json").exists()
 
 
 def test_faults_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from classify.tables.labels import find_labels
 from classify.tables.roles import find_text_columns
 from classify.tables.table import Table
 from classify.tasks.registry import recognize
+from tests.support.findings import decisions_of, notes_of
 
 
 def table(tmp_path: Path, text: str, name: str = "a.csv") -> Table:
@@ -81,8 +82,8 @@ def test_given_parts_are_taken_as_given(tmp_path: Path) -> None:
     both = DataConfig(data=str(tmp_path / "data.csv"), eval_data=str(tmp_path / "test.csv"))
     splits = load(both)
     assert (len(splits.train), len(splits.validation), splits.test) == (40, 2, None)
-    assert "1 of 2 validation texts are also in the training split" in splits.warnings[0]
-    assert "line 3" in splits.warnings[0]
+    assert "1 of 2 validation texts are also in the training split" in notes_of(splits)[0]
+    assert "line 3" in notes_of(splits)[0]
 
 
 def test_the_cap_comes_after_the_labels(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
     rows = "x" * 200_000 + ",a\n" + ",b\nfine,a\n" * 6
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
     splits = load(DataConfig(data=str(tmp_path / "data.csv")))
-    assert "lines 3, 5, 7 and 3 more: the text is empty" in splits.warnings[0]
+    assert "lines 3, 5, 7 and 3 more: the text is empty" in notes_of(splits)[0]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_what_classes_are_called(
     assert splits.labels == classes
     assert sum(len(part) for part in (splits.train, splits.validation, splits.test or [])) == 47 + ("pos" in labels)
     merged = len(labels) > len(classes)
-    printed = [*splits.warnings, *(decision.why for decision in splits.decisions)]
+    printed = [*notes_of(splits), *(decision.why for decision in decisions_of(splits))]
     assert any("are one class" in line or "merged, since they differ only in" in line for line in printed) == merged
 
 
@@ -185,7 +186,7 @@ def test_a_column_that_keeps_rows_together(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("\n".join(["text,label,who", *rows]) + "\n")
     splits = load(DataConfig(data=str(tmp_path / "data.csv"), group_column="who"))
     assert not {row // 4 for row in splits.train.rows} & {row // 4 for row in splits.validation.rows}
-    assert "grouped by 'who'" in splits.decisions[-1].why
+    assert "grouped by 'who'" in decisions_of(splits)[-1].why
     with pytest.raises(
         InputError, match=r"--group-column owner: .* has no such column; it has: .text., .label., .who."
     ):

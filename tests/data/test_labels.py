@@ -21,6 +21,7 @@ from classify.tables.labels import is_typo, name_classes
 from classify.tasks.multi_label import MultiLabel
 from classify.tasks.registry import recognize
 from classify.tasks.single_label import SingleLabel
+from tests.support.findings import decisions_of, notes_of
 
 # Eight classes, three of which somebody wrote otherwise now and then.
 COUNTS = {
@@ -51,7 +52,7 @@ def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> No
     """Called as most rows call it; one line says so with the rows of each, and how to keep them apart."""
     splits = load(tmp_path / "a.csv", COUNTS)
     assert splits.labels == ["Billing", "Café", "Login", "Other", "Prices", "Refund", "Returns", "Shipping"]
-    (line,) = [guess.line() for guess in splits.decisions if guess.what == "labels"]
+    (line,) = [guess.line() for guess in decisions_of(splits) if guess.where == "labels"]
     assert "'Billing' (63) = 'billing ' (2), 'Refund' (40) = 'REFUND' (1), 'Café' (12) = " in line
     assert line.endswith("; --normalize-labels none)")
     rows = sum(len(part) for part in (splits.train, splits.validation, splits.test or ()))
@@ -61,14 +62,14 @@ def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> No
 def test_labels_are_kept_apart_where_that_is_asked_for(tmp_path: Path) -> None:
     splits = load(tmp_path / "a.csv", COUNTS, normalize_labels="none")
     assert len(splits.labels) == 11
-    assert not any(guess.what == "labels" for guess in splits.decisions)
-    assert sum("they are two classes" in note for note in splits.warnings) == 3
+    assert not any(guess.where == "labels" for guess in decisions_of(splits))
+    assert sum("they are two classes" in note for note in notes_of(splits)) == 3
 
 
 def test_labels_that_nobody_mistyped_are_not_talked_about(tmp_path: Path) -> None:
     splits = load(tmp_path / "a.csv", {"a": 20, "b": 20})
-    assert [guess.what for guess in splits.decisions] == ["text column", "label column", "task", "split"]
-    assert splits.warnings == ()
+    assert [guess.where for guess in decisions_of(splits)] == ["text column", "label column", "task", "split"]
+    assert notes_of(splits) == []
 
 
 @pytest.mark.parametrize(("one", "other"), [("m2", "m²"), ("A", "\uff21"), ("naïve", "naive"), ("a_b", "a b")])
@@ -91,7 +92,7 @@ def test_classes_that_are_the_same_number_are_noted(tmp_path: Path, counts: dict
     splits = load(tmp_path / "a.csv", counts)
     assert splits.labels == sorted(counts)
     note = "the labels '01', '1' are the same number, yet different classes; write them alike if they are one"
-    assert (note in splits.warnings) == noted
+    assert (note in notes_of(splits)) == noted
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_many_labels_without_letters_are_read_in_time() -> None:
     """Each is looked at once: a pass over all for each took 17 s."""
     signs = [chr(0x2190 + n // 90) + chr(0x2200 + n % 90) for n in range(8_000)]
     begin = time.process_time()
-    assert name_classes(dict.fromkeys(signs, 2)).notes() == []
+    assert notes_of(name_classes(dict.fromkeys(signs, 2))) == []
     assert time.process_time() - begin < 5
 
 
@@ -152,10 +153,14 @@ def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLab
 )
 def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
     assert is_typo(typed, meant) is may_be
-    notes = name_classes({typed: 1, meant: 30, "other": 20}).notes()
+    notes = notes_of(name_classes({typed: 1, meant: 30, "other": 20}))
     flag = shlex.quote(f"{typed}={meant}")
     assert [note for note in notes if f"--label-names {flag}" in note] == (notes if may_be else [])
     assert bool(notes) is may_be
-    assert not name_classes({typed: 4, meant: 30}).notes(), "that is no rare label"
-    (merged,) = name_classes({typed: 1, meant: 30}, requested=f"{typed}={meant}").notes()
+    assert not notes_of(name_classes({typed: 4, meant: 30})), "that is no rare label"
+    (merged,) = [
+        found.text
+        for found in name_classes({typed: 1, meant: 30}, requested=f"{typed}={meant}").findings()
+        if found.level == "note"
+    ]
     assert "are one class" in merged

@@ -21,6 +21,7 @@ from classify.errors import InputError
 from classify.tables.names import SPLITS
 from classify.tables.text_hashes import normalize_text
 from classify.tasks.registry import recognize
+from tests.support.findings import decisions_of, notes_of
 
 WORDS = "card lost late fee money transfer refund blocked phone app login slow crash price cheap".split()  # noqa: SIM905
 
@@ -49,24 +50,23 @@ def texts_of(splits: Splits) -> dict[str, set[str]]:
 
 
 def test_cells_of_every_table_are_looked_at(tmp_path: Path) -> None:
-    """Texts that are empty or a spelling of a missing one, and labels that an annotator rejected."""
+    """Texts that are empty or a spelling of a missing one."""
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
     for flag in ("eval_data", "test_data"):
         texts = ["", "nan", "None", "a text", "?!", "another"]
-        rows = [(texts[i % 6] or "", "ab"[i % 2], ("accept", "reject")[i % 4 == 3]) for i in range(12)]
-        further = write(tmp_path / f"{flag}.csv", rows, "text,label,answer")
-        notes = load(path, **{flag: str(further)}).warnings
+        rows = [(texts[i % 6], "ab"[i % 2]) for i in range(12)]
+        further = write(tmp_path / f"{flag}.csv", rows)
+        notes = notes_of(load(path, **{flag: str(further)}))
         assert f"{further} lines 2, 8: the text is empty" in notes
         assert (
             f"{further} lines 3, 4, 9 and 1 more: column 'text' holds 'nan', a usual spelling of a missing text; empty "
             "such cells, or leave the rows out"
         ) in notes
-        assert any(note.startswith(f"{further}: column 'answer' holds 'reject' 3: annotators") for note in notes)
 
 
 def test_a_single_short_answer_is_no_missing_text(tmp_path: Path) -> None:
     rows = [("none" if i == 7 else f"text {i}", "ab"[i % 2]) for i in range(40)]
-    assert not any("missing text" in note for note in load(write(tmp_path / "a.csv", rows)).warnings)
+    assert not any("missing text" in note for note in notes_of(load(write(tmp_path / "a.csv", rows))))
 
 
 # A column that says which part a row is in.
@@ -82,7 +82,7 @@ def test_a_column_says_which_part_a_row_is_in(tmp_path: Path, options: dict[str,
         "eval": {f"text {i}" for i in range(20, 26)},
         "test": {f"text {i}" for i in range(26, 30)},
     }
-    assert splits.decisions[-1].flag == "--split-column"
+    assert decisions_of(splits)[-1].flag == "--split-column"
 
 
 def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_without_rows_to_evaluate_they_are_taken_from_those_to_train_on(tmp_path
 def test_a_column_of_something_else_is_no_split_column(tmp_path: Path, value: Callable[[int], object]) -> None:
     rows = [(f"text {i}", "ab"[i % 2], value(i)) for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,label,part")
-    assert "80/10/10" in load(path).decisions[-1].why
+    assert "80/10/10" in decisions_of(load(path))[-1].why
 
 
 def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
     texts = splits.test.texts("text")
     assert texts == ["text 20", "text 0", "text 1", "text 2"]
     assert [texts[i] for i in splits.in_training["test"]] == [text for text in texts if normalize_text(text) in known]
-    assert any("test texts are also in the training split" in note for note in splits.warnings)
+    assert any("test texts are also in the training split" in note for note in notes_of(splits))
 
 
 # Time.
@@ -142,7 +142,7 @@ def test_rows_of_one_moment_stay_together(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], f"2024-01-{1 + i // 30:02}") for i in range(90)]
     splits = load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
     parts = texts_of(splits)
-    assert "the test split has 30 of 90 rows instead of 9, because rows of one time stay together" in splits.warnings
+    assert "the test split has 30 of 90 rows instead of 9, because rows of one time stay together" in notes_of(splits)
     assert parts["eval"] == {f"text {i}" for i in range(30, 60)}
     assert parts["test"] == {f"text {i}" for i in range(60, 90)}
 
@@ -241,9 +241,9 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     for name, texts in texts_of(before).items():
         assert texts <= parts[name]
     assert [len(parts[name]) for name in SPLITS] == pytest.approx([240, 30, 30], abs=2)
-    assert "200 of 200 rows of" in again.decisions[-1].why
+    assert "200 of 200 rows of" in decisions_of(again)[-1].why
     without = load(tmp_path / "b.csv", split_like=earlier, test_data=str(tmp_path / "a.csv"))
-    assert "180 of 200 rows of" in without.decisions[-1].why
+    assert "180 of 200 rows of" in decisions_of(without)[-1].why
 
 
 def test_the_split_is_that_of_the_folder_that_is_named(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_groups_stay_in_the_split_of_an_earlier_run(tmp_path: Path) -> None:
     again = load(write(tmp_path / "b.csv", rows, "text,label,who"), seed=9, group_column="who", split_like=earlier)
     for name, texts in texts_of(before).items():
         assert texts <= texts_of(again)[name]
-    assert again.decisions[-1].value == "train 240, validation 30, test 30"
+    assert decisions_of(again)[-1].text == "train 240, validation 30, test 30"
 
 
 def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
@@ -289,9 +289,9 @@ def test_swapped_pairs_stay_in_one_part(tmp_path: Path, options: dict[str, int])
     splits = split_table(tables, recognize(tables), 0, **options)
     assert splits.assignment is not None
     assert splits.assignment[:100].tolist() == splits.assignment[100:].tolist()
-    assert ", swapped pairs in one split" in splits.decisions[-1].why
+    assert ", swapped pairs in one split" in decisions_of(splits)[-1].why
     alone = load(write(tmp_path / "b.csv", pairs, "sentence1,sentence2,label"))
-    assert "swapped pairs" not in alone.decisions[-1].why
+    assert "swapped pairs" not in decisions_of(alone)[-1].why
 
 
 # Groups.
@@ -300,17 +300,17 @@ def test_swapped_pairs_stay_in_one_part(tmp_path: Path, options: dict[str, int])
 def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "abcd"[i * 7 % 4], f"customer {i // 20}") for i in range(1000)]
     splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert splits.decisions[-1].value == "train 800, validation 100, test 100"
-    assert splits.decisions[-1].why.startswith(f"80/10/10 of {tmp_path / 'a.csv'}, stratified as far as groups")
-    assert not any("because groups are not divided" in note for note in splits.warnings)
+    assert decisions_of(splits)[-1].text == "train 800, validation 100, test 100"
+    assert decisions_of(splits)[-1].why.startswith(f"80/10/10 of {tmp_path / 'a.csv'}, stratified as far as groups")
+    assert not any("because groups are not divided" in note for note in notes_of(splits))
 
 
 def test_a_split_that_is_a_third_off_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], f"customer {i // 20}") for i in range(100)]
     splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert splits.decisions[-1].value == "train 60, validation 20, test 20"
-    assert splits.decisions[-1].why.startswith("60/20/20 of ")
-    notes = [note for note in splits.warnings if "because groups are not divided" in note]
+    assert decisions_of(splits)[-1].text == "train 60, validation 20, test 20"
+    assert decisions_of(splits)[-1].why.startswith("60/20/20 of ")
+    notes = [note for note in notes_of(splits) if "because groups are not divided" in note]
     assert notes[0].startswith("the validation split has 20 of 100 rows instead of 10, ")
     assert notes[1].startswith("the test split has 20 of 100 rows instead of 10, ")
 
@@ -329,10 +329,10 @@ def test_a_class_that_no_scored_row_has_is_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "yes" if i < 5 else "no") for i in range(100)]
     rows = [(text, label, "train" if i < 60 else "dev" if i < 80 else "test") for i, (text, label) in enumerate(rows)]
     splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
-    assert "no validation row has the label 'yes'; the validation scores do not cover it" in splits.warnings
-    assert "no test row has the label 'yes'; the test scores do not cover it" in splits.warnings
+    assert "no validation row has the label 'yes'; the validation scores do not cover it" in notes_of(splits)
+    assert "no test row has the label 'yes'; the test scores do not cover it" in notes_of(splits)
     balanced = load(write(tmp_path / "b.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)]))
-    assert balanced.warnings == ()
+    assert notes_of(balanced) == []
 
 
 def test_texts_count_as_seen_where_they_are_left_in_train(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_rows_without_a_label_are_in_no_part(
     assert set(splits.unlabelled) == files
     for part in splits.unlabelled.values():
         assert part.texts("text") == [f"text {i}" for i in range(0, 50, 5)]
-    (note,) = [note for note in splits.warnings if "without a label" in note]
+    (note,) = [note for note in notes_of(splits) if "without a label" in note]
     assert note.startswith(f"{tmp_path / 'a.csv'}: 10 rows without a label: ")
 
 
@@ -406,7 +406,7 @@ def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, val
     assert splits.labels == ["0", "1"]
     assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
     assert any(
-        "7 rows without a label: predicted in unlabelled_test.csv at the end" in note for note in splits.warnings
+        "7 rows without a label: predicted in unlabelled_test.csv at the end" in note for note in notes_of(splits)
     )
 
 

@@ -80,6 +80,6 @@ def test_ratings(labels: list[str], *, are: bool, may_be_scores: bool) -> None:
     assert (find_ratings(labels) is not None) == are
     task, scores, logits, targets = score(labels)
     assert ("mae" in scores.metrics) == are
-    assert any("--task regression" in decision.flag for decision in task.decisions()) == may_be_scores
+    assert any("--task regression" in decision.flag for decision in task.findings()) == may_be_scores
     if are:
         assert scores["mae"] == pytest.approx(np.abs(logits.argmax(axis=1) - targets).mean())

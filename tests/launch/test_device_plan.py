@@ -11,6 +11,7 @@ from classify.errors import DeviceError, InputError
 from classify.launch.device_plan import Hardware, ParallelMode, device_identity, plan_devices
 from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
 from classify.launch.process_settings import choose_threads, limit_spinning
+from tests.support.findings import notes_of
 
 CPU = Hardware()
 ONE, TWO, EIGHT = Hardware("cuda", 1), Hardware("cuda", 2), Hardware("cuda", 8)
@@ -79,10 +80,10 @@ def test_decision(
 
 def test_several_devices_in_one_process_come_with_advice() -> None:
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=TWO)
-    assert plan.advice is not None
-    assert "--nproc 2" in plan.advice
-    assert "torchrun" in plan.advice
-    assert plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=ONE).advice is None
+    (advice,) = notes_of(plan)
+    assert "--nproc 2" in advice
+    assert "torchrun" in advice
+    assert plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=ONE).findings == ()
 
 
 def test_strategy_none_takes_one_device_of_several() -> None:
@@ -95,8 +96,8 @@ def test_data_parallel_is_cudas_alone(kind: str) -> None:
     """torch's DataParallel copies parameters with a function that exists for CUDA only."""
     plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2))
     assert (plan.device, plan.parallel_mode, plan.n_gpu) == (f"{kind}:0", NOT, 1)
-    assert plan.advice is not None
-    assert "--nproc 2" in plan.advice
+    (advice,) = notes_of(plan)
+    assert "--nproc 2" in advice
     with pytest.raises(InputError, match=f"which {kind} devices do not have; use --nproc 2"):
         plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2), strategy="dp")
 

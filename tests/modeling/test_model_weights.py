@@ -79,9 +79,9 @@ def test_a_new_head_and_pooler_are_no_fault(tmp_path: Path, architecture: str, k
 
 
 def test_layers_that_the_configuration_leaves_out_are_noted(model_folder: Path, tmp_path: Path) -> None:
-    assert load(model_folder).note is None
+    assert load(model_folder).findings == ()
     model = load(copy_with_config(model_folder, tmp_path / "m", num_hidden_layers=1))
-    assert "not loaded: encoder.layer.1." in str(model.note)
+    assert "not loaded: encoder.layer.1." in model.findings[0].text
 
 
 def test_a_result_folder_without_all_weights_is_refused(model_folder: Path, tmp_path: Path) -> None:

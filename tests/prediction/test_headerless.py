@@ -65,3 +65,18 @@ def test_codes_are_no_texts(trained: Path, tmp_path: Path, capsys: pytest.Captur
     codes = "".join(f"T-{number}\n" for number in range(10_300, 10_340))
     assert predict(trained, tmp_path, "Ticket\n" + codes, "a.csv") == (2, [])
     assert "give e.g. --text-column" in capsys.readouterr().err
+
+
+def test_a_table_is_read_as_the_trainings_was(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """A delimiter that was given, and the encoding that was found where another file leaves several open."""
+    lines = ["text^label", *(line.replace(",", "^") for line in table.read_text().splitlines()[1:])]
+    carets = tmp_path / "carets.csv"
+    carets.write_bytes("\n".join(lines).replace("card", "carté", 1).encode("cp1257"))
+    config = make_config(model_folder, carets, tmp_path / "out", max_steps=1, delimiter="^", encoding="cp1257")
+    trained = train(config)
+    content = b"text^number\n" + "".join(f"my cart\xe9 is lõst^{n}\n" for n in range(9)).encode("cp1257")
+    (tmp_path / "a.csv").write_bytes(content)
+    words = ["predict", "--model", str(trained), "--data", str(tmp_path / "a.csv"), "--cpu", "--out"]
+    assert main([*words, str(tmp_path / "p.csv")]) == 0
+    with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["text"] for row in csv.DictReader(file)] == ["my carté is lõst"] * 9

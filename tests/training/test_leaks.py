@@ -9,6 +9,7 @@ import pytest
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny
+from tests.support.findings import notes_of
 from tests.support.runs import make_config, read_json
 
 SPLITS = ("test", "train", "validation", "train")
@@ -62,4 +63,4 @@ def test_scores_on_rows_the_model_was_trained_on_are_noted(model_folder: Path, t
     first = train(make_config(model_folder, table, tmp_path / "first", **settings, seed=1))
     for split_like, noted in ((None, True), (str(first), False)):
         inputs = check(make_config(first, table, tmp_path / "again", **settings, seed=2, split_like=split_like))
-        assert any("was trained on" in note and "--split-like" in note for note in inputs.notes) == noted
+        assert any("was trained on" in note and "--split-like" in note for note in notes_of(inputs)) == noted

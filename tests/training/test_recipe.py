@@ -16,6 +16,7 @@ from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny
+from tests.support.findings import decisions_of, notes_of
 from tests.support.runs import make_config, read_json
 
 SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_000]
@@ -100,7 +101,7 @@ def test_notes_name_the_flags_without_effect(given: dict[str, Any], notes: list[
 
 def test_a_run_prints_the_flags_without_effect(model_folder: Path, table: Path) -> None:
     config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder), lora_rank=8))
-    assert "without --lora, --lora-rank has no effect; add --lora, or drop it" in check(config).notes
+    assert "without --lora, --lora-rank has no effect; add --lora, or drop it" in notes_of(check(config))
 
 
 PAIRS, STEPS = ", 100 contrastive steps", ", --contrastive-steps"
@@ -131,7 +132,7 @@ def test_what_is_given_stands(
     table = tiny.write_table(tmp_path / "rows.csv", tiny.table_rows(500))
     training = TrainingConfig(output_dir=str(tmp_path / "out"), **given)  # type: ignore[arg-type]
     checked = check(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
-    lines = [guess.line() for guess in checked.decisions if guess.what == "recipe"]
+    lines = [guess.line() for guess in decisions_of(checked) if guess.where == "recipe"]
     assert lines == ([] if chosen is None else [f"recipe: {chosen} ({WHY}; {flags})"])
     training = checked.config.training
     for name, value in given.items():
@@ -160,7 +161,7 @@ def test_few_rows_are_trained_on_in_pairs_alone(
     checked = check(RunConfig(DataConfig(data=str(few)), ModelConfig(model=str(model_folder), head=head), training))
     training = checked.config.training
     assert (training.epochs, training.contrastive_steps) == (epochs, steps)
-    (line,) = (guess.line() for guess in checked.decisions if guess.what == "recipe")
+    (line,) = (guess.line() for guess in decisions_of(checked) if guess.where == "recipe")
     assert ("100 contrastive steps" in line) is (steps > 0)
 
 

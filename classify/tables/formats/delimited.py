@@ -259,7 +259,7 @@ def _read_rows(text: _Text, dialect: Dialect, sample: str, options: ReadOptions)
         reading=reading,
     )
     table = _drop_empty_rows(table) if len(names) > 1 else table
-    return replace(table, notes=_note_long_fields(table))
+    return _note_long_fields(table)
 
 
 def _drop_empty_rows(table: Table) -> Table:
@@ -277,8 +277,8 @@ def _drop_empty_rows(table: Table) -> Table:
     return replace(table, arrow=table.arrow.filter(pyarrow.array(~empty)), places=places)
 
 
-def _note_long_fields(table: Table) -> tuple[str, ...]:
-    """Return a note on the field with the most lines, if it holds most of those in its column: a quote may be text."""
+def _note_long_fields(table: Table) -> Table:
+    """Note the field with the most lines, if it holds most of those in its column: its quotes may be text."""
     import pyarrow.compute as pc
 
     for name in table.columns:
@@ -286,8 +286,10 @@ def _note_long_fields(table: Table) -> tuple[str, ...]:
         most, every = pc.max(ends).as_py() or 0, pc.sum(ends).as_py() or 0
         if most >= _MANY_LINES and 2 * most > every:
             line = table.places([pc.index(ends, most).as_py()])[0]
-            return (f"line {line}: a quoted field holds {most + 1} lines; if its quotes are text, give --quote none",)
-    return ()
+            return table.add_note(
+                f"line {line}: a field of {most + 1} lines; if its quotes are text, give --quote none"
+            )
+    return table
 
 
 def _find_sound(text: _Text, dialect: Dialect, sample: str, options: ReadOptions) -> tuple[Dialect, str | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from classify.errors import InputError, list_some
+from classify.findings import Finding, note
 from classify.tables.encoding import detect_encoding
 from classify.tables.formats.base import Confidence, Format, ReadOptions
 from classify.tables.source import Source
@@ -42,7 +43,7 @@ class _Documents(Source):
                 f"({shown}); save these as UTF-8, too."
             )
 
-    def notes(self) -> tuple[str, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         """Count the files that are not read."""
         every = [file for file in sorted(self.file.glob("*/*")) if file.is_file() and self._is_shown(file)]
         outside = (file for file in sorted(self.file.glob("*.txt")) if file.is_file() and self._is_shown(file))
@@ -54,7 +55,9 @@ class _Documents(Source):
             "not .txt": [file for file in every if not _is_document(file)],
         }
         return tuple(
-            f"files {why} are not read: {len(files)}, e.g. {files[0]}" for why, files in left_out.items() if files
+            note(f"files {why} are not read: {len(files)}, e.g. {files[0]}", self.path)
+            for why, files in left_out.items()
+            if files
         )
 
     @cached_property
@@ -116,5 +119,5 @@ class Documents(Format):
             lambda rows: [names[row] for row in rows],
             "file",
             flag=encoding.flag,
-            notes=documents.notes(),
+            findings=documents.findings(),
         )

@@ -64,7 +64,7 @@ class Pattern(Format):
             "",
             flag=next((table.flag for table in tables if table.flag), ""),
             skipped=sum(table.skipped for table in tables),
-            notes=tuple(f"({table.path}) {note}" for table in tables for note in table.notes),
+            findings=tuple(finding for table in tables for finding in table.findings),
         )
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
-from classify.decision import Decision
 from classify.distributed import batch_norm, sharding
 from classify.distributed.world import World
+from classify.findings import Finding
 from classify.modeling.classifier import Classifier
 from classify.modeling.half_weights import MasterWeights
 from classify.modeling.packing import Batch
@@ -51,7 +51,7 @@ class Strategy:
     def check_room(self, length: float) -> None:
         """Raise InputError where the model cannot be placed for texts of `length` tokens on average."""
 
-    def place(self, folder: Path) -> Decision | None:
+    def place(self, folder: Path) -> Finding | None:
         """Move the model to its devices; return a decision to print, if any. Files may be written into `folder`."""
         self.classifier.to(self.world.device)
         return None

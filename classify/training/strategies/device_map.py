@@ -16,11 +16,11 @@ import psutil
 import torch
 from torch import nn
 
-from classify.decision import Decision
 from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
 from classify.errors import InputError
 from classify.files import TEMPORARY
+from classify.findings import Finding, decided
 from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.named_state import Tensors
@@ -39,11 +39,11 @@ class DeviceMapStrategy(Strategy):
         share = KEPT_INPUT if config.gradient_checkpointing else 1.0
         self._places = choose_places(model, self.world.devices, share * rows * length, length, config.device_memory)
 
-    def place(self, folder: Path) -> Decision:
+    def place(self, folder: Path) -> Finding:
         """Move the layers to their places; weights that fit nowhere else are written to a file in `folder`."""
         self._placement = Placement(self.classifier.model, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as many layers as fit in its memory"
-        return Decision("layers", self._placement.describe(), why, "--device-memory", True)
+        return decided("layers", self._placement.describe(), why, "--device-memory", True)
 
     def stock_weights(self, *, keep: bool) -> Tensors:
         """Return the weights to save; the model is in main memory then."""
