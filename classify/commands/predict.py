@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -16,7 +17,7 @@ from classify.config.parser import Parser
 from classify.console import allow_progress, is_terminal
 from classify.errors import InputError, escape_controls
 from classify.launch import device_plan, launcher, spawn
-from classify.tables.source import reads_stream
+from classify.tables.source import STANDARD_INPUT, reads_stream
 
 if TYPE_CHECKING:
     from classify.prediction.columns import PredictionColumns
@@ -72,7 +73,11 @@ def run(arguments: Sequence[str], program: str) -> int:
     options.out = options.out or _OUT
     if options.nproc is not None and not launcher.is_nproc_worker():
         return spawn.run_processes(["predict", *arguments], _count_processes(options))
-    return _predict_text(options) if options.text is not None else _predict_table(options)
+    if options.text is not None:
+        return _predict_text(options)
+    flags.check_standard_input(options.data)
+    comes_in_lines = options.data == options.out == STANDARD_INPUT and not options.resume
+    return _predict_lines(options) if comes_in_lines else _predict_table(options)
 
 
 def _count_processes(options: argparse.Namespace) -> int:
@@ -133,11 +138,31 @@ def _predict_text(options: argparse.Namespace) -> int:
     return 0
 
 
+def _predict_lines(options: argparse.Namespace) -> int:
+    """Predict the lines of standard input as they come."""
+    from classify.modeling.result_folder import read_settings
+    from classify.prediction.standard_input import read_batches
+
+    with forward_prediction_errors(use_cpu=options.cpu):
+        columns, note = _columns(options)
+        reading = flags.read_options(options)
+        batches = read_batches(read_settings(options.model), options.text_column, options.text_pair_column, reading)
+        first = next(batches)
+    from classify.prediction.predict import load_classifier
+    from classify.prediction.stream import predict_batches
+
+    with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
+        rows, notes = predict_batches(predictor, itertools.chain([first], batches), columns)
+    if not options.quiet:
+        lines = [f"-: {rows:,} rows", *(f"note: {text}" for text in [*([note] if note else []), *notes])]
+        print(escape_controls("\n".join(lines)), file=sys.stderr)
+    return 0
+
+
 def _predict_table(options: argparse.Namespace) -> int:
     from classify.prediction.inputs import check_prediction, partial_path
 
     with forward_prediction_errors(use_cpu=options.cpu):
-        flags.check_standard_input(options.data)
         columns, note = _columns(options)
         table, texts = check_prediction(
             options.model,

@@ -131,6 +131,10 @@ class _StandardOutput:
         write_rows(self._writer, self._table, rows, fields)
         self._row += len(logits)
 
+    def continue_with(self, table: Table) -> None:
+        """Take the rows that follow from another table, with the columns of the first."""
+        self._table, self._row = table, 0
+
     def finish(self) -> None:
         self._file.detach()  # the stream stays open
 
@@ -195,6 +199,24 @@ def predict_table(
     return [*notes, *_notes(predictor, table, texts, columns.names)]
 
 
+def predict_batches(
+    predictor: Predictor, batches: Iterator[tuple[Table, TextColumns]], columns: PredictionColumns
+) -> tuple[int, list[str]]:
+    """Print the predictions of tables with equal columns as they come; return the number of rows, and notes."""
+    sink, rows, notes = None, 0, list[str]()
+    for table, texts in batches:
+        if sink is None:
+            sink = _StandardOutput(table, columns)
+        else:
+            sink.continue_with(table)
+        _compute(predictor, table, texts, sink, None, done=0)
+        rows += len(table)
+        notes += _notes(predictor, table, texts, columns.names)
+    assert sink is not None, "no batch, not even an empty one"
+    sink.finish()
+    return rows, list(dict.fromkeys(notes))
+
+
 def logit_blocks(
     predictor: Predictor, table: Table, texts: TextColumns, rows: npt.NDArray[np.int64], *, done: int = 0
 ) -> Iterator[tuple[int, Logits]]:
@@ -238,6 +260,8 @@ def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequen
     if texts != predictor.texts:
         names, before = (", ".join(map(repr, columns.named)) for columns in (texts, predictor.texts))
         notes.append(f"texts are from column {names}; the model was trained on column {before}")
+    if not len(table):
+        return [*notes, f"{table.path} has no row"]
     if not table.has_names:
         notes.append(f"{table.path} has no header; its first row was predicted, too")
     sample = table.take(texts.whole, sample_rows(np.arange(len(table)), seed=0))

@@ -99,7 +99,7 @@ class ColumnProfile:
         """Return the share of numbers, besides spellings of a missing one; decimal commas or points."""
         values = [value for value in self.values if value.lower() not in MISSING]
         points = _share(values, is_number)
-        return max(points, _share(values, lambda value: _DECIMAL_COMMA.fullmatch(value) or value.isdecimal()))
+        return max(points, self.share(_DECIMAL_COMMA.fullmatch))
 
     @cached_property
     def fractional(self) -> float:

@@ -148,6 +148,16 @@ class Table:
     def rename(self, names: Sequence[str]) -> Table:
         return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={}, _digests={})
 
+    def renamed(self, path: str) -> Table:
+        """Return the table under another path."""
+        form = self.form.replace(self.path, path)
+        return replace(self, path=path, form=form, findings=tuple(replace(one, where=path) for one in self.findings))
+
+    def slice(self, start: int) -> Table:
+        """Return the rows from `start` on."""
+        places = lambda rows: self.places([row + start for row in rows])  # noqa: E731
+        return replace(self, arrow=self.arrow.slice(start), places=places, _text_hashes={}, _digests={})
+
     def with_derived(self, name: str, values: Iterable[str]) -> Table:
         """Return the table with one more column that is not in the file."""
         chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())

@@ -54,7 +54,7 @@ def _recognize(tables: InputTables) -> Task:
     _refuse_annotations(path, columns.label, cells)
     column = profile(tables.train, columns.label, tables.config.unlabelled_value)
     is_named = tables.config.label_names is not None or tables.config.label_separator is not None
-    if rules.is_numeric(column) and are_numbers_or_lists(cells) and not is_named:
+    if are_numbers_or_lists(cells) and not is_named:
         example = next(value for value in cells if "," in value)
         shown = ("a number with a decimal comma", "several labels (--task multi)")
         raise DoubtError(path, [Doubt(f"{example!r} in {columns.label!r}", shown, "--task regression")])

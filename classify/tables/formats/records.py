@@ -141,6 +141,8 @@ def _find_rows(source: Source, document: Any) -> tuple[list[dict[str, Any]], str
         taken = {name for rows in records.values() for row in rows[:_LOOKED] for name in row}
         column = next((name for name in SPLIT_NAMES if name not in taken), SPLIT_NAMES[0])
         return [{**row, column: key} for key, rows in records.items() for row in rows], "a list per split, "
+    if not records and not any(isinstance(value, list | dict) for value in document.values()):
+        return [document], "one object, "
     if not records:
         keys = list_some(list(map(repr, list(document)[:_SHOWN])), len(document))
         raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
