@@ -61,7 +61,27 @@ def choose_separator(cells: Mapping[str, int], known: Collection[str] = ()) -> A
         if len(candidates) > 1 and max(candidate.points for candidate in candidates[1:]) > 0:
             return ask("the separator of labels", [in_brackets, *candidates])
         candidates.append(in_brackets)
-    return choose("the separator of labels", candidates, fewest=-0.5)
+    answer = choose("the separator of labels", candidates, fewest=-0.5)
+    joined = _find_joined(plain)
+    if isinstance(answer, Answer) and answer.value is None and joined is not None:
+        cell, separator = joined
+        several = Candidate[str | None](
+            separator, 0.0, f"{_name(separator)} between labels ({cell!r})", f"--label-separator {_name(separator)!r}"
+        )
+        return ask("the separator of labels", [several, single])
+    return answer
+
+
+def _find_joined(cells: Mapping[str, int]) -> tuple[str, str] | None:
+    """Return a cell that is two others with a separator between them, and the separator; None without one."""
+    for cell in cells:
+        for separator in (*STRONG, *WEAK):
+            parts = cell.split(separator) if separator.strip() else [cell]
+            for place in range(1, len(parts)):
+                first, last = separator.join(parts[:place]).strip(), separator.join(parts[place:]).strip()
+                if first != last and first in cells and last in cells:
+                    return cell[:_SHOWN], separator
+    return None
 
 
 def _weigh(cells: Mapping[str, int], separator: str, known: Collection[str]) -> tuple[float, str]:

@@ -40,7 +40,7 @@ class FastText(FileFormat):
                 if line:
                     numbers.append(number)
                     texts.append(line[prefix.end() :])
-                    labels.append("|".join(word.removeprefix(_PREFIX) for word in prefix[0].split()))
+                    labels.append("|".join(filter(None, (label.strip(" \t,;|") for label in prefix[0].split(_PREFIX)))))
         missing = [number for number, label in zip(numbers, labels, strict=True) if not label]
         if missing:
             raise InputError(
