@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,8 +76,14 @@ class TextColumns:
 def join_labels(table: Table, names: Sequence[str], name: str, separator: str) -> Table:
     """Add a column with the names of those columns that hold 1 in a row. Raises InputError for other cells.
 
-    Where the columns hold a 1, but no 0, an empty cell is one, and the table notes it.
+    Where the columns hold a 1, but no 0, an empty cell is one, and the table notes it. Columns of one name, as Jira
+    exports them, hold the labels themselves.
     """
+    if names[1:] and all(re.fullmatch(rf"{re.escape(names[0])}\.\d+", other) for other in names[1:]):
+        rows = zip(*map(table.column, names), strict=True)
+        return table.with_derived(
+            name, (separator.join(dict.fromkeys(filter(None, map(str.strip, row)))) for row in rows)
+        )
     encoded = [table.dictionary_encode(source) for source in names]
     kinds = {parse_mark(value) for values, _ in encoded for value in values}
     empty_is_no = True in kinds and False not in kinds

@@ -100,6 +100,8 @@ def find_columns(
             "separate file with --labels."
         )
     faults.raise_if_any()
+    if len(labels) == 1:
+        labels += _find_twins(table, labels[0])
     given_texts = TextColumns(tuple(fields), pair[0] if pair else None, delimiter)
     return _Search(table, given_texts, tuple(labels), unlabelled).choose()
 
@@ -275,9 +277,8 @@ class _Search:
                     "instead; name another column with --label-column."
                 )
             return answer
-        alike = re.compile(rf"{re.escape(answer.value[0])}\.\d+")
-        twins = [name for name, column in self.free.items() if alike.fullmatch(name) and column.filled > _TWIN]
-        if twins:
+        twins = _find_twins(self.table, answer.value[0])
+        if any(self.free[name].filled > _TWIN for name in twins if name in self.free):
             shown = tuple(map(_quote, (*answer.value, *twins)))
             return Doubt(
                 "the label column, of several with one name", shown, f"--label-column {_quote(answer.value[0])}"
@@ -297,6 +298,12 @@ class _Search:
     def _is_named_label(self, columns: tuple[str, ...]) -> bool:
         column = self.free[columns[0]]
         return len(columns) == 1 and column.key in names.LABELS and column.kinds > 1 and column.filled > 0.5
+
+
+def _find_twins(table: Table, name: str) -> list[str]:
+    """Return the further columns that have the name in the file, as they were numbered."""
+    alike = re.compile(rf"{re.escape(name)}\.\d+")
+    return [column for column in table.columns if alike.fullmatch(column)]
 
 
 def _without_rivals(
