@@ -192,7 +192,8 @@ def _choose_other(source: Source, fault: tuple[int, str]) -> Encoding:
     excerpts = _find_differences(fitting)
     candidates = []
     for reading, excerpt in zip(fitting, excerpts, strict=True):
-        is_rival = reading.points_of_words > best.points_of_words or reading.encoding in wide
+        margin = CLOSE if best.encoding == USUAL else 0.0
+        is_rival = reading.points_of_words > best.points_of_words + margin or reading.encoding in wide
         points = (best.points if is_rival else reading.points) / CLOSE
         flag = f"--encoding {reading.encoding}"
         candidates.append(Candidate(reading, points, f"{reading.encoding} {excerpt}", flag))

@@ -63,7 +63,7 @@ CATEGORY_NAMES = frozenset(_words("""
 # Names of ratings and decisions.
 RATING_NAMES = frozenset(_words("""
     stars star star_rating rating ratings score overall recommended recommend spam is_spam toxic is_toxic stance
-    resolution outcome verdict satisfaction is_duplicate relevance quality answer
+    resolution outcome verdict satisfaction is_duplicate relevance quality answer nps csat
     bewertung sterne note étoiles puntuación estrellas ocena оценка 评分 星级 評分 評価 評価区分 평점
 """))  # fmt: skip
 # Names of groups that somebody sorts texts into.
@@ -122,7 +122,8 @@ METADATA_WORDS = frozenset(_words("""
 TEXT_PAIR_NAMES = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"), ("premise", "hypothesis"),
     ("#1_string", "#2_string"), ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text1", "text2"),
-    ("text", "text_pair"),
+    ("text", "text_pair"), ("sentence_1", "sentence_2"), ("text_1", "text_2"), ("question_1", "question_2"),
+    ("question", "passage"), ("question", "context"), ("query", "passage"), ("query", "document"), ("claim", "evidence"),
 )  # fmt: skip
 # Text and label column of a spreadsheet that was read in R.
 PAIRED_NAMES = ("v2", "v1")

@@ -315,6 +315,9 @@ def _find_sound(text: _Text, dialect: Dialect, sample: str, options: ReadOptions
 def _choose_names(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[int, list[str], str]:
     """Return the rows of the header, the names of columns, and a remark on repeated ones. Raises DoubtError."""
     rows = [row for _, row in itertools.islice(text.rows(dialect, strict=False), _SAMPLE_ROWS)]
+    numbered = all(row[0] == str(number) for number, row in enumerate(rows[1:], start=1))
+    if len(rows) > 2 and numbered and {len(row) for row in rows[1:]} == {len(rows[0]) + 1}:
+        rows[0] = ["", *rows[0]]  # R leaves row names without a name
     header, why = int(options.header or 0), ""
     if options.header is None:
         answer = choose_header(rows, options.columns)

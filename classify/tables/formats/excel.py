@@ -58,10 +58,12 @@ def _choose_sheet(source: Source, first: _Sheet) -> _Sheet:
 
 
 def _holds_texts(sheet: _Sheet) -> bool:
-    """Return whether a sheet has a column that reads like texts, and another one."""
+    """Return whether a sheet has a column that reads like texts, and one whose values recur or that is numbers."""
     rows = sheet.rows[:_SAMPLE_ROWS]
     columns = [ColumnProfile("", len(rows), list(filter(None, cells))) for cells in itertools.zip_longest(*rows)]
-    return len(columns) > 1 and any(len(column.values) > 1 and rules.reads_like_text(column) for column in columns)
+    texts = [column for column in columns if len(column.values) > 1 and rules.reads_like_text(column)]
+    others = [column for column in columns if column not in texts]
+    return bool(texts) and any(rules.recur_twice(column) or rules.is_numeric(column) for column in others)
 
 
 def _as_table(source: Source, sheet: _Sheet, options: ReadOptions) -> Table:
