@@ -123,7 +123,8 @@ TEXT_PAIR_NAMES = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"), ("premise", "hypothesis"),
     ("#1_string", "#2_string"), ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text1", "text2"),
     ("text", "text_pair"), ("sentence_1", "sentence_2"), ("text_1", "text_2"), ("question_1", "question_2"),
-    ("question", "passage"), ("question", "context"), ("query", "passage"), ("query", "document"), ("claim", "evidence"),
+    ("question", "passage"), ("question", "context"), ("query", "passage"), ("query", "document"),
+    ("claim", "evidence"),
 )  # fmt: skip
 # Text and label column of a spreadsheet that was read in R.
 PAIRED_NAMES = ("v2", "v1")
