@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import names, rules
-from classify.tables.decide import Answer, Candidate, Doubt, DoubtError, ask, choose
+from classify.tables.decide import Answer, Candidate, Doubt, DoubtError, T, ask, choose
 from classify.tables.derived import TextColumns
 from classify.tables.label_lists import choose_separator
 from classify.tables.names import normalize_name
@@ -36,9 +36,8 @@ _LISTED = 20
 # Spellings of a missing text; marks alone, such as ?, are messages of a chat.
 _MISSING_TEXTS = frozenset(text for text in MISSING if any(map(str.isalnum, text)))
 _ID = re.compile(r"(^|_)(id|uuid|guid|key)$")
-# Points of two columns with the names of a pair, of the longest texts, of the only column that is left, of each of
-# several columns of 0 and 1, and of classes that the texts tell.
-_PAIR, _SCORED_PAIR, _LONGEST, _LONGER, _ONLY, _ALL_MARKS, _PREDICTABLE, _LISTS = 5.0, 2.0, 1.5, 1.5, 1.5, 7.0, 2.5, 5.0
+# Times as long as any other column's texts that the longest ones are.
+_LONGER = 1.5
 # Points of one column of classes beside several of 0 and 1 from which the two are a question.
 _RIVAL = 3.5
 # Share of rows that are filled in a second column of labels with the same name.
@@ -158,17 +157,17 @@ class _Search:
             least = min(points[name][0] for name in (first, last) if name in points)
             value = TextColumns((first,), last, delimiter)
             candidates.append(
-                Candidate(value, least + _PAIR, f"{first} and {last} as a pair", flag, ("names of a pair",))
+                _support(Candidate(value, least, f"{first} and {last} as a pair", flag), "names of a pair")
             )
         for name, column in self.free.items():
             weight, reasons = points[name]
             longer = all(column.characters > _LONGER * text.characters for text in texts if text is not column)
-            if column in texts and longer and len(texts) > 1:
-                weight, reasons = weight + _LONGEST, (*reasons, "the longest texts")
             if not any(name in both for both in pairs) or column.key == names.TEXT:
                 value = TextColumns((name,), pair, delimiter)
                 shown = f"{_quote(name)} (e.g. {column.example})"
-                candidates.append(Candidate(value, weight, shown, f"--text-column {_quote(name)}", reasons))
+                candidate = Candidate(value, weight, shown, f"--text-column {_quote(name)}", reasons)
+                is_longest = column in texts and longer and len(texts) > 1
+                candidates.append(_support(candidate, "the longest texts") if is_longest else candidate)
         return candidates
 
     def _pairs(self) -> list[tuple[str, str]]:
@@ -194,16 +193,16 @@ class _Search:
             shown = f"{_quote(name)} ({column.kinds} value{'s' * (column.kinds != 1)}, e.g. {column.example})"
             candidate = Candidate[tuple[str, ...]]((name,), weight, shown, f"--label-column {_quote(name)}", reasons)
             if column.distinct > 0.25 and not rules.reads_like_text(column) and self._holds_lists(column):
-                candidate = candidate.add(_LISTS, "parts of its cells recur")
+                candidate = _support(candidate, "parts of its cells recur")
             if has_pair and rules.is_score(column):
-                candidate = candidate.add(_SCORED_PAIR, "numbers with fractions beside a pair of texts")
+                candidate = _support(candidate, "numbers with fractions beside a pair of texts")
             candidates.append(candidate)
         if marks:
             flag = f"--label-column {_quote(','.join(marks))}"
             why = f"{len(marks)} columns of yes and no"
             rivals = [c.points for c in candidates if self.free[c.value[0]].key not in names.LABEL_NAMES]
             best = max(rivals, default=0.0)
-            points = best if best >= _RIVAL else _ALL_MARKS
+            points = best if best >= _RIVAL else rules.ROLES["several columns of yes and no"]
             candidates.append(Candidate(tuple(marks), points, why, flag, (why,)))
         return candidates
 
@@ -239,7 +238,7 @@ class _Search:
         """Add what the texts tell about each candidate's classes, where there are several candidates."""
         if len(candidates) == 1:
             only = candidates[0]
-            return [only.add(_ONLY, "the only column that is left")]
+            return [_support(only, "the only column that is left")]
         likely = [
             candidate
             for candidate in candidates
@@ -259,7 +258,7 @@ class _Search:
                     cells = ["" if number is None else str(number > middle) for number in numbers]
                 filled = [row for row, cell in enumerate(cells) if cell.strip()]
                 share = measure_predictable([text[row] for row in filled], [cells[row] for row in filled])
-                candidate = candidate.add(_PREDICTABLE * share, "the words of the texts predict it")
+                candidate = _support(candidate, "the words of the texts predict it", share)
             weighed.append(candidate)
         return weighed
 
@@ -298,6 +297,11 @@ class _Search:
     def _is_named_label(self, columns: tuple[str, ...]) -> bool:
         column = self.free[columns[0]]
         return len(columns) == 1 and column.key in names.LABELS and column.kinds > 1 and column.filled > 0.5
+
+
+def _support(candidate: Candidate[T], reason: str, share: float = 1.0) -> Candidate[T]:
+    """Return a candidate with a share of the points of a reason."""
+    return candidate.add(share * rules.ROLES[reason], reason)
 
 
 def _find_twins(table: Table, name: str) -> list[str]:

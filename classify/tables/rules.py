@@ -139,6 +139,17 @@ LABEL = (
 )
 
 
+# What speaks for a column beyond its own name and values, by the reason.
+ROLES = {
+    "names of a pair": 5.0,  # mrpc
+    "numbers with fractions beside a pair of texts": 2.0,  # korsts
+    "the longest texts": 1.5,  # text_and_clean_text
+    "the only column that is left": 1.5,  # csv_two_columns_odd_names
+    "several columns of yes and no": 7.0,  # kaggle_toxic
+    "the words of the texts predict it": 2.5,  # rating_and_category
+    "parts of its cells recur": 5.0,  # lists_comma
+}
+
 # What speaks for a delimiter, by the reason.
 DELIMITER = {
     "rows of one width": 8.0,  # csv_plain
