@@ -17,8 +17,9 @@ from classify.errors import InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.label_lists import COLUMN_SEPARATOR
 from classify.tables.labels import case_variants
-from classify.tables.names import SPLITS, is_usual
+from classify.tables.names import SPLITS
 from classify.tables.roles import Columns, note_empty_texts
+from classify.tables.rules import is_usual_header
 from classify.tables.split_column import NO_COLUMN
 from classify.tables.table import Table
 from classify.tables.text_hashes import TextHashes, find_overlap
@@ -412,7 +413,7 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
     places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
-    may_be_header = 0 in rows and not any(map(is_usual, train.table.columns))
+    may_be_header = 0 in rows and not any(map(is_usual_header, train.table.columns))
     header = "; the first row may be a header" if may_be_header else ""
     return [f"labels with one training row: {list_some(shown, len(single))}{header}"]
 

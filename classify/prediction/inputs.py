@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from classify.config.fields import split_paths
 from classify.errors import InputError
 from classify.files import why_not_writable
 from classify.findings import decided
@@ -16,6 +15,7 @@ from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tables.decide import DoubtError
 from classify.tables.derived import TextColumns
 from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.pattern import list_files
 from classify.tables.formats.registry import read_table, refuse_unused
 from classify.tables.roles import find_text_columns
 from classify.tables.table import Table
@@ -35,7 +35,7 @@ def check_prediction(
     """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
     table, texts = read_texts(data, read_settings(model), text_column, pair_column, reading)
     if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
-        check_out(out, split_paths(data), len(table), len(table.columns), overwrite=overwrite)
+        check_out(out, list_files(data), len(table), len(table.columns), overwrite=overwrite)
     return table, texts
 
 
@@ -79,6 +79,8 @@ def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overw
     for data in inputs:
         if path.exists() and Path(data).exists() and path.samefile(data):
             raise InputError(f"--out {out}: this is {data}, an input; give another file name.")
+        if Path(data).is_dir() and path.resolve().is_relative_to(Path(data).resolve()):
+            raise InputError(f"--out {out}: it lies in {data}, an input; give a file in another folder.")
     check_file(out, "--out", overwrite=overwrite)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from classify.errors import InputError
 from classify.prediction.inputs import read_texts
 from classify.tables.derived import TextColumns
 from classify.tables.formats.base import ReadOptions
+from classify.tables.formats.registry import read_table
 from classify.tables.source import STANDARD_INPUT
 from classify.tables.table import Table
 
@@ -24,39 +27,47 @@ _MOST_BYTES, _BLOCK = 1 << 20, 1 << 16
 
 
 class _Lines:
-    """Complete lines of a file descriptor; a row whose quotes are open is not divided."""
+    """Complete lines of a file descriptor; those in an open `quote` are not divided, unless that takes too long."""
 
     def __init__(self, descriptor: int):
         self._descriptor, self._left = descriptor, b""
-        self.ended = False
+        self.quote, self.ended = b'"', False
 
     def read(self, least: int, seconds: float) -> bytes:
         """Return lines once there are `least`, or for `seconds` no more; all that is left at the end."""
         deadline: float | None = None
-        while not self.ended and len(self._left) < _MOST_BYTES:
-            if self._has_lines(1):
+        while not self.ended:
+            end = self._find_end()
+            if end:
                 deadline = deadline or time.monotonic() + seconds
-                if self._has_lines(least) or time.monotonic() >= deadline:
-                    break
+                enough = self._left.count(b"\n", 0, end) >= least or len(self._left) >= _MOST_BYTES
+                if enough or time.monotonic() >= deadline:
+                    lines, self._left = self._left[:end], self._left[end:]
+                    return lines
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
             if select.select([self._descriptor], [], [], wait)[0]:
-                block = os.read(self._descriptor, _BLOCK)
-                self._left += block
-                self.ended = not block
-        end = len(self._left) if self.ended else self._left.rfind(b"\n") + 1
-        lines, self._left = self._left[:end], self._left[end:]
+                self._receive()
+        lines, self._left = self._left, b""
         return lines
 
     def read_all(self) -> bytes:
         """Return what is left, at the end of the input."""
-        rest = self._left
-        while block := os.read(self._descriptor, _BLOCK):
-            rest += block
-        self._left, self.ended = b"", True
-        return rest
+        while not self.ended:
+            self._receive()
+        lines, self._left = self._left, b""
+        return lines
 
-    def _has_lines(self, count: int) -> bool:
-        return self._left.count(b"\n") >= count and self._left.count(b'"') % 2 == 0
+    def _receive(self) -> None:
+        block = os.read(self._descriptor, _BLOCK)
+        self._left += block
+        self.ended = not block
+
+    def _find_end(self) -> int:
+        """Return where the last line ends that is not inside quotes; 0 without one."""
+        end = self._left.rfind(b"\n") + 1
+        while self.quote and end and self._left.count(self.quote, 0, end) % 2:
+            end = self._left.rfind(b"\n", 0, end - 1) + 1
+        return end
 
 
 def read_batches(
@@ -70,27 +81,43 @@ def read_batches(
     lines = _Lines(sys.stdin.fileno())
     with tempfile.TemporaryDirectory(prefix="classify-") as folder:
         path = Path(folder) / "stdin"
-
-        def read(content: bytes) -> tuple[Table, TextColumns]:
+        content = lines.read(_FIRST_LINES, _FIRST_SECONDS)
+        with _named(path):
             path.write_bytes(content)
             try:
-                table, texts = read_texts(str(path), settings, text_column, pair_column, reading)
-            except InputError as error:
-                raise InputError(*(fault.replace(str(path), STANDARD_INPUT) for fault in error.faults)) from None
-            return table.renamed(STANDARD_INPUT), texts
-
-        first = lines.read(_FIRST_LINES, _FIRST_SECONDS)
-        try:
-            table, texts = read(first)
-        except InputError:
-            if lines.ended:
-                raise
-            first += lines.read_all()
-            table, texts = read(first)
-        yield table, texts
+                first, texts = read_texts(str(path), settings, text_column, pair_column, reading)
+            except InputError:
+                if lines.ended:
+                    raise
+                content += lines.read_all()
+                path.write_bytes(content)
+                first, texts = read_texts(str(path), settings, text_column, pair_column, reading)
+        yield first.renamed(STANDARD_INPUT), texts
+        # Later lines are read as the first ones were; a header is above these alone.
+        found = {**first.reading, "header": False, "skip_lines": 0} if "delimiter" in first.reading else {}
+        options = replace(
+            ReadOptions().fill(found), encoding=first.reading.get("encoding"), columns=tuple(first.columns)
+        )
+        lines.quote = str(found.get("quote", "")).encode()
+        offset = content.count(b"\n")
         while not lines.ended:
             if more := lines.read(1, _SECONDS):
-                again, _ = read(first + more)
-                if not set(table.columns) <= set(again.columns):
-                    raise InputError(f"{STANDARD_INPUT}: later lines have other columns than the first ones.")
-                yield again.slice(len(table)), texts
+                with _named(path):
+                    path.write_bytes(more)
+                    table = read_table(str(path), options=options)
+                    if table.columns != first.columns:
+                        raise InputError(
+                            f"{path}: the lines from {offset + 1} on have other columns than the first ones."
+                        )
+                    table = replace(texts.derive(table), has_names=first.has_names)
+                yield table.renamed(STANDARD_INPUT).moved(offset), texts
+                offset += more.count(b"\n")
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name standard input in errors about the file that holds a part of it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(*(fault.replace(str(path), STANDARD_INPUT) for fault in error.faults)) from None

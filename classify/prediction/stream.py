@@ -211,10 +211,10 @@ def predict_batches(
             sink.continue_with(table)
         _compute(predictor, table, texts, sink, None, done=0)
         rows += len(table)
-        notes += _notes(predictor, table, texts, columns.names)
+        notes += _notes(predictor, table, texts, columns.names) if len(table) else []
     assert sink is not None, "no batch, not even an empty one"
     sink.finish()
-    return rows, list(dict.fromkeys(notes))
+    return rows, list(dict.fromkeys(notes)) if rows else ["there was no row"]
 
 
 def logit_blocks(

@@ -63,8 +63,12 @@ def find_tar_member(path: str, stream: BinaryIO, suffixes: Container[str]) -> st
 
 
 def open_zip_member(file: Path, member: str) -> IO[bytes]:
-    with zipfile.ZipFile(file) as archive:  # the member keeps the file open
-        return archive.open(member)
+    """Open a file of a zip archive. Raises InputError where it is damaged, or compressed in a way that is not read."""
+    try:
+        with zipfile.ZipFile(file) as archive:  # the member keeps the file open
+            return archive.open(member)
+    except (NotImplementedError, *ERRORS) as error:
+        raise InputError(f"{file}: {member!r} in it cannot be read ({error}); unpack it and give the file.") from None
 
 
 def open_tar_member(stream: BinaryIO, member: str) -> IO[bytes]:

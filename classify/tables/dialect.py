@@ -21,7 +21,7 @@ DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 # A dialect fits where at least this share of a sample's rows has the most frequent width.
 _UNIFORM = 0.9
 # Excel's line that names the delimiter.
-SEPARATOR = re.compile(r'\ufeff?"?sep=([^\r\n])"?[\r\n]', re.IGNORECASE)
+SEPARATOR = re.compile(r'\ufeff?"?sep=([!-~\t])"?[\r\n]', re.IGNORECASE)
 # Rows of a sample by which a header is recognized, and the most lines above it.
 _ROWS, _MOST_ABOVE = 2000, 10
 # Rows that a header has at most, and points of a further one.

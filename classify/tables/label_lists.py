@@ -92,8 +92,11 @@ def _weigh(cells: Mapping[str, int], separator: str, known: Collection[str]) -> 
         return 0.0, ""
     counts = Counter(part for parts in parts_of.values() for part in set(parts))
     inside = {part for cell in divided for part in parts_of[cell]}
-    held_by = {part: frozenset(cell for cell in divided if part in parts_of[cell]) for part in inside}
-    apart = len(set(held_by.values())) == len(inside) or min(map(len, held_by.values())) < 2
+    held_by: dict[str, list[int]] = {part: [] for part in inside}
+    for number, cell in enumerate(divided):
+        for part in set(parts_of[cell]):
+            held_by[part].append(number)
+    apart = len(set(map(tuple, held_by.values()))) == len(inside) or min(map(len, held_by.values())) < 2
     share = sum(cells[cell] for cell in divided) / sum(cells.values())
     recur = sum(counts[part] > 1 or part in known for part in inside) / len(inside)
     alone = sum(part in cells or part in known for part in inside) / len(inside)

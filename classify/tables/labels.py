@@ -40,6 +40,8 @@ _INVISIBLE = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\
 _SHOWN, _LISTED, _LONGEST = 5, 10, 60
 # How often more frequent a label is than a mistyped one; letters from which a difference of one is a typing error.
 _TIMES, _FEWEST_LETTERS = 10, 4
+# Labels of which each is compared with each.
+_MOST_COMPARED = 1000
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ class ClassNames:
     def _find_typos(self) -> list[tuple[str, str]]:
         """List labels that are spelled like one at least ten times as frequent, with that one."""
         rows = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
+        if len(rows) > _MOST_COMPARED:
+            return []
         pairs = itertools.product(rows, repeat=2)
         return [
             (typed, meant) for typed, meant in pairs if rows[meant] >= _TIMES * rows[typed] and is_typo(typed, meant)

@@ -6,7 +6,7 @@ A word of a Chinese, Japanese, Korean or Thai name counts anywhere in the name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from classify.tables.text_hashes import normalize_text
 
@@ -92,7 +92,6 @@ KIND_WORDS = frozenset(
     art typ тип остаточна τύπος نوع סוג
 """)
 )
-# Words of names of what else is known of a row.
 # What a reviewer says of a row's label.
 VERDICTS = frozenset(_words("accept reject ignore accepted rejected ignored"))
 # Those of METADATA_WORDS that name a column of yes and no.
@@ -102,6 +101,7 @@ FLAG_WORDS = frozenset(
     gender sex annotator annotators annotated rater raters coder coders worker judge id ids
 """)
 )
+# Words of names of what else is known of a row.
 METADATA_WORDS = frozenset(_words("""
     id ids uuid guid key nr no number index row unnamed hash seed file filename path url link links image
     annotator annotators annotated rater raters coder coders worker judge votes vote seen agent assignee reporter owner
@@ -117,7 +117,6 @@ METADATA_WORDS = frozenset(_words("""
     имя дата город возраст пол кодер филиал продукт канал магазин ім'я
     店舗 注文日 金額 商品 城市 日期 用户 姓名 产品 地区 成분 날짜 이름 지역 상품
 """))  # fmt: skip
-# Words of names of numbers about a decision, such as sentiment_confidence.
 # Names of the columns of text pairs: of GLUE's files, usual ones, and those of transformers' pipelines.
 TEXT_PAIR_NAMES = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"), ("premise", "hypothesis"),
@@ -158,11 +157,6 @@ def has_word(name: str, words: Iterable[str]) -> bool:
     """Return whether one of some words is in a name."""
     found = split_name(name)
     return any(word in found or (_UNSPACED.match(word) and word in name) for word in words)
-
-
-def is_usual(name: str, related: Collection[str] = ()) -> bool:
-    """Return whether a header may have this name: a usual one, or a column of a `related` table."""
-    return name in related or normalize_name(name) in USUAL_NAMES
 
 
 def parse_split_name(name: str) -> int | None:

@@ -339,7 +339,7 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     wanted += [trained.pair] if trained.pair is not None and not second else []
     matches = {name: find_column(table, name) for name in wanted}
     missing = [name for name, match in matches.items() if match is None]
-    if len(wanted) == 1 and (missing or not table.has_names):
+    if len(wanted) == 1 and wanted[0] in trained.fields and (missing or not table.has_names):
         columns = [profile(table, name) for name in table.columns]
         texts = [column for column in columns if rules.reads_like_text(column)] or columns
         if len(columns) > 1 or not rules.could_be_text(columns[0]):

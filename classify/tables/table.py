@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -153,14 +154,17 @@ class Table:
         form = self.form.replace(self.path, path)
         return replace(self, path=path, form=form, findings=tuple(replace(one, where=path) for one in self.findings))
 
-    def slice(self, start: int) -> Table:
-        """Return the rows from `start` on."""
-        places = lambda rows: self.places([row + start for row in rows])  # noqa: E731
-        return replace(self, arrow=self.arrow.slice(start), places=places, _text_hashes={}, _digests={})
+    def moved(self, lines: int) -> Table:
+        """Return the table of a part that begins below some lines."""
+        places = lambda rows: [place if isinstance(place, str) else place + lines for place in self.places(rows)]  # noqa: E731
+        return replace(self, places=places)
 
     def with_derived(self, name: str, values: Iterable[str]) -> Table:
         """Return the table with one more column that is not in the file."""
-        chunks = pyarrow.chunked_array([pyarrow.array(values, pyarrow.string())], pyarrow.string())
+        remaining, blocks = iter(values), list[pyarrow.Array]()
+        while block := list(itertools.islice(remaining, _BLOCK)):
+            blocks.append(pyarrow.array(block, pyarrow.string()))  # a block holds less than 2 GiB
+        chunks = pyarrow.chunked_array(blocks, pyarrow.string())
         return replace(self, arrow=self.arrow.append_column(name, chunks), derived=self.derived | {name})
 
     def describe_rows(self, rows: Iterable[int]) -> str:

@@ -31,7 +31,7 @@ _STARTS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x80[\x02-\x05]", "a pickle file, which could run code when it is loaded", "save the table as CSV or Parquet"),
     (rb"\x93NUMPY", "a NumPy array", "save texts and labels as CSV or Parquet"),
     (rb"\|[^\n]*\|\s*\n\|[ :|-]+\|\s*\n", "a Markdown table", _TEXT),
-    (rb"(?i)(--[^\n]*\n|/\*.*?\*/;?|\s)*(create|insert|drop)\s+(table|into)\b", "an SQL dump", _SQL),
+    (rb"(?i)(--[^\n]*\n|/\*(?:(?!\*/).)*\*/;?|\s)*(create|insert|drop)\s+(table|into)\b", "an SQL dump", _SQL),
     (rb"%PDF-", "a PDF", _TEXT),
     (rb"\{\\rtf", "a rich text document", _TEXT),
     (rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP|II\*\x00|MM\x00\*", "an image", _IMAGE),

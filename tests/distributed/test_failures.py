@@ -61,7 +61,7 @@ if os.environ.get("RANK") == {rank!r}:
 def words(table: Path, model: Path, *more: str) -> list[str]:
     return [
         "--data", str(table), "--model", str(model), "--cpu",
-        "--contrastive-steps", "0", "--report-to", "none", "--batch-size", "16",
+        "--contrastive-steps", "0", "--report-to", "none", *([] if "--batch-size" in more else ["--batch-size", "16"]),
         "--output-dir", "out", *more,
     ]  # fmt: skip
 

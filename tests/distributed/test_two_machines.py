@@ -279,7 +279,7 @@ def test_predictions_of_two_machines(
     assert command(*words_for(tables[0], model_folder)).returncode == 0
 
     def predict(code: int) -> list[str]:
-        words = ["classify", "predict", "--model", "out", "--out", "predictions.csv", "--cpu", "--data"]
+        words = ["classify", "predict", "--model", "out", "--out", "predictions.csv", "--overwrite", "--cpu", "--data"]
         places = rank_environments(1, 1, address=ADDRESSES[0])
         ranks = [
             start(tmp_path, *words, str(table), network=name, **place)

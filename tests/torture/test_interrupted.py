@@ -164,9 +164,11 @@ def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> N
 def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) -> None:
     """While loading, and in training: the launcher has its own code and traceback, the program one line."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    epochs = words.index("--epochs") + 1
+    longer = [*words[:epochs], "5000", *words[epochs + 1 :]]
     with (tmp_path / "printed").open("w+") as out, (tmp_path / "errors").open("w+") as err:
         launcher = subprocess.Popen(
-            [*torchrun, "--master-port", str(free_port()), SCRIPT, *words, "--epochs", "5000", "--output-dir", "out"],
+            [*torchrun, "--master-port", str(free_port()), SCRIPT, *longer, "--output-dir", "out"],
             env=unlaunched() | {"PYTHONPATH": str(ROOT)},
             cwd=tmp_path,
             stdout=out,

@@ -57,8 +57,10 @@ class ReadOptions:
         )
         for name, least in (("delimiter", 1), ("quote", 0)):
             value = getattr(options, name)
-            if value is not None and not least <= len(value) <= 1:
-                raise InputError(f"--{name} {value}: expected one character, or {_ALSO[name]}.")
+            if value is not None and not (least <= len(value) <= 1 and value.isascii() and not value.isalnum()):
+                raise InputError(f"--{name} {value}: expected one sign of ASCII, or {_ALSO[name]}.")
+        if options.delimiter is not None and options.delimiter == options.quote:
+            raise InputError(f"--delimiter and --quote are both {options.quote}; give different ones.")
         return options
 
     def fill(self, values: Mapping[str, Any]) -> Self:
@@ -75,7 +77,7 @@ class ReadOptions:
 
 # The options that `Table.reading` may hold.
 REMEMBERED = ("encoding", "sheet", "delimiter", "quote", "header", "skip_lines")
-_ALSO = {"delimiter": "tab", "quote": "none"}
+_ALSO = {"delimiter": "tab, or newline for one text per line", "quote": "none"}
 
 
 class Confidence(enum.IntEnum):

@@ -67,12 +67,13 @@ class Delimited(Format):
         sample = text.sample(_SAMPLE)
         if not sample.strip():
             raise InputError(f"{source.path}: only empty lines. Expected a header line with column names, then rows.")
-        dialect = self._choose_dialect(text, sample, options)
+        dialect = None if options.delimiter == "\n" else self._choose_dialect(text, sample, options)
         if dialect is None:
             return _read_lines(text, options)
         if options.skip_lines is None:
             above = 1 if SEPARATOR.match(sample) else find_lines_above(sample, dialect)
             text = replace(text, skipped=above)
+        text = replace(text, names_rows=_names_rows(text, dialect))
         return _read_rows(text, dialect, sample, options)
 
     def _choose_dialect(self, text: _Text, sample: str, options: ReadOptions) -> Dialect | None:
@@ -95,6 +96,15 @@ class Delimited(Format):
         return answer.value
 
 
+def _names_rows(text: _Text, dialect: Dialect) -> bool:
+    """Return whether rows are numbered in a column that the header leaves out. Raises InputError for no row."""
+    rows = [row for _, row in itertools.islice(text.rows(dialect, strict=False), _SAMPLE_ROWS)]
+    if not rows:
+        raise InputError(f"{text.source.path}: no row in it. Expected a header line with column names, then rows.")
+    numbered = all(row[0] == str(number) for number, row in enumerate(rows[1:], start=1))
+    return len(rows) > 2 and numbered and {len(row) for row in rows[1:]} == {len(rows[0]) + 1}
+
+
 def read_written(path: str) -> Table:
     """Read a file as `CSVWriter` wrote it, without guesses. Raises OSError and InputError."""
     text = _Text(Source(path, "--model"), Encoding("utf-8-sig"))
@@ -108,6 +118,7 @@ class _Text:
     source: Source
     encoding: Encoding
     skipped: int = 0
+    names_rows: bool = False  # the first row has no name for the first column, as R writes row names
 
     def sample(self, size: int) -> str:
         """Return the first characters."""
@@ -123,8 +134,8 @@ class _Text:
         """Yield (first line in the file, fields) of each row. Raises csv.Error where it is `strict`."""
         with self.encoding.text(self.source) as stream:
             self._skip(stream)
-            for line, row in dialect.rows(stream, strict=strict):
-                yield self.skipped + line, row
+            for place, (line, row) in enumerate(dialect.rows(stream, strict=strict)):
+                yield self.skipped + line, ["", *row] if self.names_rows and place == 0 else row
 
     def pieces(self) -> Iterator[bytes]:
         """Yield UTF-8 in pieces that end with a line, without the file's mark and empty lines at the beginning."""
@@ -315,9 +326,6 @@ def _find_sound(text: _Text, dialect: Dialect, sample: str, options: ReadOptions
 def _choose_names(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[int, list[str], str]:
     """Return the rows of the header, the names of columns, and a remark on repeated ones. Raises DoubtError."""
     rows = [row for _, row in itertools.islice(text.rows(dialect, strict=False), _SAMPLE_ROWS)]
-    numbered = all(row[0] == str(number) for number, row in enumerate(rows[1:], start=1))
-    if len(rows) > 2 and numbered and {len(row) for row in rows[1:]} == {len(rows[0]) + 1}:
-        rows[0] = ["", *rows[0]]  # R leaves row names without a name
     header, why = int(options.header or 0), ""
     if options.header is None:
         answer = choose_header(rows, options.columns)
@@ -374,7 +382,8 @@ def _read_lines(text: _Text, options: ReadOptions) -> Table:
     form = f"{text.encoding.description}, one text per line, {'with a' if header else 'without'} header"
     first, source = text.skipped + 1 + header, text.source
     places = lambda rows: [first + row for row in rows]  # noqa: E731
-    return Table(source.path, source.sha256, arrow, form, places, flag=text.encoding.flag, has_names=header)
+    flag, reading = text.encoding.flag, {"encoding": text.encoding.name, "delimiter": "\n", "header": header}
+    return Table(source.path, source.sha256, arrow, form, places, flag=flag, has_names=header, reading=reading)
 
 
 def _parse(

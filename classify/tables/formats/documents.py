@@ -77,7 +77,7 @@ def holds_classes(folder: Path) -> bool:
 
 def _is_document(file: Path) -> bool:
     """Return whether a file is a text: a .txt file, or one whose name is a number, as in 20 Newsgroups."""
-    return file.suffix == ".txt" or file.name.isdecimal()
+    return file.is_file() and (file.suffix == ".txt" or file.name.isdecimal())
 
 
 class Documents(Format):

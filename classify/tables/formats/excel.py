@@ -79,8 +79,6 @@ def _as_table(source: Source, sheet: _Sheet, options: ReadOptions) -> Table:
             raise DoubtError(source.path, [answer])
         header = answer.value
     body, places = sheet.rows[above + header :], sheet.numbers[above + header :]
-    footer = _count_footer(body, places)
-    body, places = body[: len(body) - footer], places[: len(body) - footer]
     if not body:
         raise InputError(f"{source.path}, {sheet.description}: expected a row with column names, and rows below it.")
     if header:
@@ -98,8 +96,6 @@ def _as_table(source: Source, sheet: _Sheet, options: ReadOptions) -> Table:
     form = f"Excel, {sheet.description}{'' if header else ', without a header'}{again}"
     if above:
         form += f"; rows above row {sheet.numbers[above]} left out"
-    if footer:
-        form += f"; {footer} below row {places[-1]} left out"
     return Table(
         source.path,
         source.sha256,
@@ -175,14 +171,6 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
         names = ", ".join(sheet.all_names)
         raise InputError(f"--sheet {requested}: {source.path} has no such sheet; it has: {names}.")
     return sheet
-
-
-def _count_footer(rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> int:
-    """Return the number of rows at the end that a blank one separates, and of which each has one cell."""
-    one = [sum(bool(value.strip()) for value in row) == 1 for row in rows]
-    count = len(list(itertools.takewhile(bool, reversed(one))))
-    gap = next((n for n in range(len(rows) - count, len(rows)) if n and numbers[n] > numbers[n - 1] + 1), len(rows))
-    return len(rows) - gap
 
 
 def _count_rows_above(rows: Sequence[Sequence[str]], related: Sequence[str]) -> int:

@@ -26,8 +26,6 @@ Reader = Callable[[str, str, ReadOptions], Table]
 class Pattern(Format):
     """Files as they are listed, those of a pattern in the order of their names; `read_table` reads each."""
 
-    takes = frozenset({"encoding", "delimiter", "quote", "header", "skip_lines", "sheet"})
-
     def __init__(self, read_table: Reader):
         self._read_table = read_table
 
@@ -63,9 +61,17 @@ class Pattern(Format):
             _join_places(tables),
             "",
             flag=next((table.flag for table in tables if table.flag), ""),
+            has_names=first.has_names,
+            takes=frozenset().union(*(table.takes for table in tables)),
+            reading=first.reading,
             skipped=sum(table.skipped for table in tables),
             findings=tuple(finding for table in tables for finding in table.findings),
         )
+
+
+def list_files(paths: str) -> list[str]:
+    """Return the files of a path, of a list of them, or that match a pattern."""
+    return _expand(paths) or [paths]
 
 
 def _expand(paths: str) -> list[str]:

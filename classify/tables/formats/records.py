@@ -70,11 +70,11 @@ class JSONLines(FileFormat):
                     faults.append(f"{source.path} line {number}: {fault}")
                     if len(faults) >= _SHOWN and not options.skips_bad_rows:
                         raise InputError(*faults)
+            if faults and not options.skips_bad_rows:
+                raise InputError(*faults)
 
         arrow = _as_columns(source, records())
         form, flag = f"JSON Lines, {encoding.description}", encoding.flag
-        if bad and not options.skips_bad_rows:
-            raise InputError(*faults)
         if bad:
             shown = list_some(list(map(str, bad[:_SHOWN])), len(bad))
             form, flag = f"{form}; {len(bad)} lines without an object skipped ({shown})", "--on-bad-rows"
@@ -90,7 +90,7 @@ class JSON(FileFormat):
 
     def matches(self, start: bytes) -> bool:
         """Return whether it begins like an object, or a list of them."""
-        return bool(re.match(r"\s*(\[\s*)?[\[{]", decode_start(start)))
+        return bool(re.match(r"\s*(\{\s*[\"}]|\[\s*[\[{\"\]])", decode_start(start)))
 
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Read the rows of the document. Raises InputError for other shapes."""
@@ -128,10 +128,15 @@ def _find_rows(source: Source, document: Any) -> tuple[list[dict[str, Any]], str
         raise InputError(f"{source.path}: expected {_SHAPES}. Got {_kind(document)} instead.")
     inner = list(document.values())
     names, data = document.get("columns"), document.get("data")
-    if isinstance(names, list) and isinstance(data, list) and set(document) <= {"columns", "data", "index"}:
+    is_split = set(document) <= {"columns", "data", "index"} and isinstance(names, list) and isinstance(data, list)
+    if is_split and all(isinstance(row, list) for row in data or ()):
+        assert names is not None
+        assert data is not None
         return [dict(zip(map(str, names), row, strict=False)) for row in data], ""
     if len(inner) > 1 and all(isinstance(value, dict) and value.keys() == inner[0].keys() for value in inner):
-        document = {name: list(column.values()) for name, column in document.items()}  # columns of pandas
+        if all(key.isdecimal() for key in document):  # rows of pandas, else columns
+            return inner, ""
+        document = {name: list(column.values()) for name, column in document.items()}
     lists = {key: value for key, value in document.items() if isinstance(value, list)}
     found = _lists_of_rows(document)
     if len(lists) == len(document) and len({len(value) for value in lists.values()}) == 1 and len(found) < len(lists):
@@ -212,7 +217,8 @@ def _as_columns(source: Source, records: Iterable[dict[str, Any]]) -> pyarrow.Ta
     import pyarrow
     import pyarrow.compute as pc
 
-    blocks, remaining = [], map(_flatten, records)
+    lone: dict[str, str] = {}
+    blocks, remaining = [], (_flatten(record, lone) for record in records)
     while block := list(itertools.islice(remaining, _BLOCK)):
         names = list(dict.fromkeys(key for record in block for key in record))
         columns = {
@@ -222,20 +228,30 @@ def _as_columns(source: Source, records: Iterable[dict[str, Any]]) -> pyarrow.Ta
     if not blocks:
         raise InputError(f"{source.path}: no record in it. Expected one object per text.")
     arrow = pyarrow.concat_tables(blocks, promote_options="default")
-    return pyarrow.table({name: pc.fill_null(arrow[name], "") for name in arrow.column_names})
+    columns = {name: pc.fill_null(arrow[name], "") for name in arrow.column_names}
+    for key, whole in lone.items():  # an object of one value, which has more in other records
+        if whole in columns and key in columns:
+            alone = columns.pop(key)
+            columns[whole] = pc.if_else(pc.equal(columns[whole], ""), alone, columns[whole])
+    return pyarrow.table(columns)
 
 
-def _flatten(record: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the values of objects in an object under names such as a.b; a lone value under its key."""
+def _flatten(record: Mapping[str, Any], lone: dict[str, str], above: str = "") -> dict[str, Any]:
+    """Return the values of objects in an object under names such as a.b; a lone value under its key.
+
+    `lone` gets the name that each lone value would have beside others.
+    """
     flat: dict[str, Any] = {}
     for key, value in record.items():
         while isinstance(value, dict | list) and len(value) == 1:
             inner = value[0] if isinstance(value, list) else next(iter(value.values()))
             if isinstance(value, list) and not isinstance(inner, dict):
                 break
+            if isinstance(value, dict):
+                lone.setdefault(above + key, f"{above}{key}.{next(iter(value))}")
             value = inner
         if isinstance(value, dict) and value and above.count(".") < _DEEPEST:
-            flat |= _flatten(value, f"{above}{key}.")
+            flat |= _flatten(value, lone, f"{above}{key}.")
         else:
             flat[above + key] = value
     return flat

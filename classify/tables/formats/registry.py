@@ -39,7 +39,8 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions | None = No
     """Read a table. Raises InputError, with all faults, where the path names none or it cannot be read."""
     options = options or ReadOptions()
     source, format = find_format(path, flag, options)
-    table = replace(format.read(source, options), takes=format.takes)
+    table = format.read(source, options)
+    table = replace(table, takes=table.takes | format.takes)
     if source.member:
         table = replace(table, form=f"{source.member} in {Path(path).name}: {table.form}")
     return table
