@@ -10,6 +10,8 @@ from classify.errors import InputError, list_some
 
 # Points by which the best candidate must lead to be taken, and to be taken without a word.
 TAKEN, CLEAR = 1.0, 2.0
+# Points by which a candidate may be behind to be shown.
+NEAR = 6.0
 _SHOWN = 5
 
 T = TypeVar("T")
@@ -67,7 +69,7 @@ def choose(question: str, candidates: Sequence[Candidate[T]], fewest: float) -> 
     ranked = sorted(candidates, key=lambda candidate: -candidate.points)
     lead = ranked[0].points - ranked[1].points if len(ranked) > 1 else CLEAR
     if ranked[0].points < fewest or lead < TAKEN:
-        return ask(question, ranked)
+        return ask(question, [one for one in ranked if ranked[0].points - one.points <= NEAR] or ranked[:2])
     return Answer(ranked[0].value, ", ".join(dict.fromkeys(ranked[0].reasons)), lead >= CLEAR)
 
 

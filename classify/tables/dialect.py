@@ -13,6 +13,7 @@ from typing import Any
 
 from classify.tables import rules
 from classify.tables.decide import Answer, Candidate, Doubt, ask, choose
+from classify.tables.names import SURVEY_NAMES
 from classify.tables.profile import ColumnProfile
 
 # Characters of a field; the standard library's limit of 128 Ki is below the longest texts.
@@ -193,13 +194,18 @@ def choose_header(rows: Sequence[Sequence[str]], related: Sequence[str] = ()) ->
     answer = choose(question, [names, data], fewest=-10.0)
     if isinstance(answer, Doubt) or not answer.value:
         return answer
-    more = itertools.takewhile(lambda row: _names_again(rows[row:]), range(1, min(_MOST_NAMES, len(rows) - 1)))
+    more = itertools.takewhile(lambda row: _names_again(first, rows[row:]), range(1, min(_MOST_NAMES, len(rows) - 1)))
     return replace(answer, value=1 + len(list(more)))
 
 
-def _names_again(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first of the rows below a header clearly reads like another one."""
-    return rules.weigh_header(_profile_below(rows), ())[0] >= _NAMES_AGAIN
+def _names_again(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of the rows below a header clearly reads like another, as in exports of surveys."""
+    cells = list(filter(None, map(str.strip, rows[0])))
+    if cells and all(cell.lower() in SURVEY_NAMES or cell.startswith('{"ImportId"') for cell in cells):
+        return True
+    letters = [["".join(filter(str.isalnum, name.lower())) for name in row] for row in (header, rows[0])]
+    is_same = any(name and name == again for name, again in zip(*letters, strict=False))
+    return rules.weigh_header(_profile_below(rows), ())[0] + is_same * rules.NAMED_AGAIN >= _NAMES_AGAIN
 
 
 def _profile_below(rows: Sequence[Sequence[str]]) -> list[ColumnProfile]:

@@ -92,6 +92,8 @@ KIND_WORDS = frozenset(
     art typ тип остаточна τύπος نوع סוג
 """)
 )
+# What SurveyMonkey writes below the names of columns.
+SURVEY_NAMES = frozenset({"response", "open-ended response"})
 # What a reviewer says of a row's label.
 VERDICTS = frozenset(_words("accept reject ignore accepted rejected ignored"))
 # Those of METADATA_WORDS that name a column of yes and no.

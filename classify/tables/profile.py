@@ -41,10 +41,9 @@ MISSING = frozenset(
     {"nan", "nat", "null", "(null)", "\\n", "none", "n/a", "na", "#n/a", "<na>", "(blank)", "-", "--", "?"}
 )
 # Cells of a label's own column: whether the row has the label.
-_MARKS = {
-    **dict.fromkeys(("0", "0.0", "false", "no"), False),
-    **dict.fromkeys(("1", "1.0", "true", "yes", "x", "✓", "✔"), True),
-}
+_NO = "0 0.0 false no falsch nein faux non falso não fałsz nie onwaar nee ложь нет 否"
+_YES = "1 1.0 true yes x ✓ ✔ wahr ja vrai oui verdadero sí vero verdadeiro sim prawda tak waar да 是"
+_MARKS = {**dict.fromkeys(_NO.split(), False), **dict.fromkeys(_YES.split(), True)}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ class Rule:
     corpus: str
 
 
+# Words of a name; one of more is a question.
+_LONGEST_NAME = 4
+
+
 def is_numeric(column: ColumnProfile) -> bool:
     return column.numeric >= MOST
 
@@ -89,7 +93,12 @@ def _named(*keys: Collection[str]) -> Callable[[ColumnProfile], bool]:
 
 
 def _has_word(words: Collection[str], besides: Collection[str] = ()) -> Callable[[ColumnProfile], bool]:
-    return lambda column: column.key not in besides and names.has_word(column.name, words)
+    """Return whether a column has a word in its name, which is not the question of a survey, and is none `besides`."""
+    return lambda column: (
+        column.key not in besides
+        and len(names.split_name(column.name)) <= _LONGEST_NAME
+        and names.has_word(column.name, words)
+    )
 
 
 LABEL_NAMES = names.LABEL_NAMES | names.CATEGORY_NAMES | names.RATING_NAMES | names.GROUP_NAMES
@@ -173,6 +182,7 @@ LISTS = {
 
 # What speaks for a first row that names the columns: of the row, and of a name over its column.
 _HEADER_ROW = 1.0  # csv_two_columns_odd_names
+NAMED_AGAIN = 4.0  # surveymonkey_qualtrics: a cell is the name above it
 HEADER = (
     Rule("usual name", 4.0, lambda p: is_usual_header(p.name) and p.name.strip() not in p.values, "csv_plain"),
     Rule("a word over numbers", 4.0, lambda p: max(p.numeric, p.dates) >= MOST and not _is_value(p), "many_columns"),

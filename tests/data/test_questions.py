@@ -33,7 +33,7 @@ QUESTIONS: dict[str, tuple[bytes, list[tuple[str, int]]]] = {
         [('--label-column "label"', 2)],
     ),
     "no text and no label": (b"a,b\n" + b"".join(b"%d,%d\n" % (n, n % 7) for n in range(50)), [
-        ('--text-column "a"', 2), ('--label-column "b"', 2),
+        ('--text-column "a"', 1), ('--label-column "b"', 1),
     ]),
     "separator": (lines("label:ab cd/ab/cd/ef/ab ef").encode(), [("--label-separator 'space'", 2)]),
     "delimiter": (b"text^label\n" + b"words here^a\nmore words^b\n" * 20, [("--delimiter '^'", 1)]),

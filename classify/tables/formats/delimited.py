@@ -331,7 +331,8 @@ def _choose_names(text: _Text, dialect: Dialect, options: ReadOptions) -> tuple[
         answer = choose_header(rows, options.columns)
         if not isinstance(answer, Answer):
             raise DoubtError(text.source.path, [answer])
-        header, why = answer.value, "" if answer.clear else f" ({answer.why}; --header, --no-header)"
+        header = answer.value
+        why = "" if answer.clear else f" ({'; '.join(filter(None, [answer.why, '--header, --no-header']))})"
     if not header:
         return 0, default_names(len(rows[0]), options), why
     named = [name if name.strip() else f"{_UNNAMED}{number}" for number, name in enumerate(rows[0], start=1)]

@@ -30,14 +30,14 @@ class SplitsFolder(Format):
         self._suffixes = table_suffixes
 
     def sniff(self, source: Source) -> Confidence:
-        folder = Path(source.path)
+        folder = _folder(source)
         train = folder.is_dir() and self._named(folder, SPLIT_WORDS[0])
         return Confidence.CERTAIN if train else Confidence.NONE
 
     def splits(self, source: Source) -> dict[str, str]:
         splits: dict[str, str] = {}
         for split, words in zip(SPLITS, SPLIT_WORDS, strict=True):
-            names = self._named(Path(source.path), words)
+            names = self._named(_folder(source), words)
             if len(names) > 1:
                 raise InputError(
                     f"{source.flag}: {source.path} has several files for one split ({', '.join(names)}); keep one of "
@@ -57,7 +57,7 @@ class SplitsFolder(Format):
             is_table = entry.is_file() and suffix in self._suffixes and suffix not in left_out
             return is_table or (entry / "state.json").is_file() or holds_classes(entry)
 
-        entries = sorted(Path(source.path).iterdir())
+        entries = sorted(_folder(source).iterdir())
         return [
             entry.name
             for entry in entries
@@ -80,6 +80,13 @@ class SplitsFolder(Format):
             if (entry / "state.json").is_file() or (entry.is_file() and Source(str(entry), "").suffix in self._suffixes)
         ]
         return tables or [str(entry) for entry in entries if holds_classes(entry)]
+
+
+def _folder(source: Source) -> Path:
+    """Return the folder with the tables: the one named, or `data` in a repository of the Hugging Face hub."""
+    folder = Path(source.path)
+    is_repository = (folder / "README.md").is_file() and (folder / "data").is_dir()
+    return folder / "data" if is_repository else folder
 
 
 def _is_named(entry: Path, words: Container[str]) -> bool:
