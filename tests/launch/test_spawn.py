@@ -94,11 +94,11 @@ def test_who_does_not_leave_is_ended_after_the_others(
 
 
 def test_the_exit_code_is_that_of_the_first_to_fail(workers: list[subprocess.Popen[bytes]]) -> None:
-    """Rank 0 ends a few milliseconds after rank 1, whose end it notices."""
+    """Rank 0 ends half a second after rank 1, whose end it notices: long enough for a loaded machine."""
     first, second = os.pipe(), os.pipe()
-    code = "import sys; print(flush=True); sys.stdin.read(); raise SystemExit({})"
-    for stdin, number, passed in ((first[0], 1, ()), (second[0], 2, (first[1],))):
-        command = [sys.executable, "-c", code.format(number)]
+    code = "import sys, time; print(flush=True); sys.stdin.read(); time.sleep({}); raise SystemExit({})"
+    for stdin, seconds, number, passed in ((first[0], 0.5, 1, ()), (second[0], 0, 2, (first[1],))):
+        command = [sys.executable, "-c", code.format(seconds, number)]
         workers.append(subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, pass_fds=passed))
         assert workers[-1].stdout is not None
         workers[-1].stdout.readline()
