@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 # errno values of disk errors that the user can fix: full, over quota, failing, read-only.
@@ -98,9 +98,16 @@ class DiskError(InputError):
     everywhere = False
 
 
-def list_some(shown: Sequence[str], total: int = 0) -> str:
-    """Join the first items of a list of `total`: "a, b and 4 more"."""
-    return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")
+# Items of a list, and characters of a cell, that a message shows.
+SHOWN, EXCERPT = 5, 60
+
+
+def list_some(
+    items: Sequence[object], total: int | None = None, *, show: Callable[[object], str] = str, most: int = SHOWN
+) -> str:
+    """Join the first items of a list of `total` (default: `items` is the whole list): "a, b and 4 more"."""
+    more = (len(items) if total is None else total) - min(len(items), most)
+    return ", ".join(map(show, items[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def discard_output(name: str) -> None:

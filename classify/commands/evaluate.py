@@ -19,8 +19,6 @@ from classify.training.output_dir import nearest_existing
 if TYPE_CHECKING:
     from classify.prediction.labelled import LabelledTable
 
-_SHOWN = 5
-
 
 def make_parser(program: str) -> Parser:
     parser = Parser(prog=program, description="Score a trained classifier on a table with labels.")
@@ -98,7 +96,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
     notes = (
         note_renamed(table, task.prediction_columns()),
-        f"no row has the label {list_some(missing[:_SHOWN], len(missing))}" if missing else None,
+        f"no row has the label {list_some(missing)}" if missing else None,
         f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
         f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,

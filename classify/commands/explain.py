@@ -8,9 +8,7 @@ from typing import Any
 
 from classify.commands import flags
 from classify.config.parser import Parser
-from classify.errors import InputError, escape_controls
-
-_SHOWN = 10
+from classify.errors import SHOWN, InputError, escape_controls
 
 
 def make_parser(program: str) -> Parser:
@@ -62,13 +60,13 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
     if task.has_labels:
-        ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_SHOWN]
+        ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:SHOWN]
         for probability, name in ranked:
             print(escape_controls(f"{probability:.3f}  {name}"))
     else:
         print(f"{probabilities[0]:.3f}")
     what = f"logit of {label!r}" if task.has_labels else "score"
     print(escape_controls(f"\nwords that raise (+) or lower (-) the {what}:"))
-    for word in sorted(words, key=lambda word: -abs(word.score))[:_SHOWN]:
+    for word in sorted(words, key=lambda word: -abs(word.score))[:SHOWN]:
         print(escape_controls(f"{word.score:+7.3f}  {word.word}"))
     return 0

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from classify.data.coverage import compute_unknown_share
 from classify.data.splits import Rows, Splits
 from classify.data.tokenize import Tokens, default_max_length
-from classify.errors import list_some
+from classify.errors import EXCERPT, SHOWN, list_some
 from classify.findings import Finding, decisions, notes
 from classify.tables.text_hashes import EMPTY, group_duplicates
 
-_SHOWN, _LISTED = 5, 20
+_LISTED = 20
 _NEITHER = "neither text nor label"
 _OF_COLUMNS = ("text column", "label column")
 
@@ -66,7 +66,7 @@ class Report:
     def _columns_line(self) -> str:
         used = [f"{name!r} ({role})" for name, role in self.columns.items() if role != _NEITHER]
         others = [repr(name) for name, role in self.columns.items() if role == _NEITHER]
-        listed = list_some(others[:_LISTED], len(others))
+        listed = list_some(others, most=_LISTED)
         return "columns: " + ", ".join([*used, *([f"{_NEITHER}: {listed}"] if others else [])])
 
     def summary_lines(self) -> list[str]:
@@ -90,11 +90,12 @@ class Report:
         if self.copies:
             lines.append(f"duplicates: {self.copies} rows repeat the text of another row, ignoring case and spaces")
         lines += [
-            f"duplicates: {text['text'][:60]!r} has the labels {', '.join(map(repr, text['labels']))} ({text['where']})"
-            for text in self.conflicts[:_SHOWN]
+            f"duplicates: {text['text'][:EXCERPT]!r} has the labels {', '.join(map(repr, text['labels']))} "
+            f"({text['where']})"
+            for text in self.conflicts[:SHOWN]
         ]
-        if self.conflicting_texts > _SHOWN:
-            lines.append(f"duplicates: {self.conflicting_texts - _SHOWN} more texts with several labels")
+        if self.conflicting_texts > SHOWN:
+            lines.append(f"duplicates: {self.conflicting_texts - SHOWN} more texts with several labels")
         return lines
 
     def _sample_lines(self) -> list[str]:
@@ -104,7 +105,7 @@ class Report:
             (least, short), (most, long) = medians[0], medians[-1]
             lines.append(f"tokens by class: median from {least:.0f} ({short!r}) to {most:.0f} ({long!r})")
         if self.languages:
-            shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:_SHOWN])
+            shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:SHOWN])
             lines.append(f"languages: {shares} of the texts whose language is certain")
         return lines
 
@@ -122,7 +123,7 @@ class Report:
         ]
 
 
-def inspect_splits(splits: Splits, listed: int = _SHOWN) -> Report:
+def inspect_splits(splits: Splits, listed: int = SHOWN) -> Report:
     """Report on the tables and splits alone; rows and texts are those of `--data`.
 
     The first `listed` texts with several labels get their places, for which the file is read again.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from classify.errors import SHOWN
 from classify.tables.legacy_encoding import load_identifier
 
 # Texts looked at, and characters of each.
@@ -23,7 +24,7 @@ _CERTAIN = 0.9
 _OTHERS = 0.1
 # Share of texts without a detected language from which the language of a table is unclear.
 _UNCLEAR = 0.5
-_SHOWN, _LEAST = 4, 0.005
+_LEAST = 0.005
 # Share of the training texts below which a language counts as untrained.
 _RARE = 0.02
 # Not language: links, names of users, numbers, punctuation.
@@ -68,7 +69,7 @@ class Languages:
         """Return the largest shares as text."""
         if not self.texts:
             return "no words in the texts"
-        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:_SHOWN]
+        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:SHOWN]
         return ", ".join(shown)
 
 
@@ -155,7 +156,7 @@ def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None
     new = {code: share for code, share in shares.items() if trained.get(code, 0.0) < _RARE}
     if sum(new.values()) < _OTHERS:
         return None
-    listed = ", ".join(f"{code} {100 * share:.0f} %" for code, share in list(new.items())[:_SHOWN])
+    listed = ", ".join(f"{code} {100 * share:.0f} %" for code, share in list(new.items())[:SHOWN])
     before = ", ".join(code for code, share in trained.items() if code != UNKNOWN and share >= _RARE)
     return f"texts in languages that the model was not trained on: {listed}; it was trained on {before}"
 

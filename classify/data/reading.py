@@ -24,7 +24,6 @@ from classify.tables.split_column import NO_COLUMN, SplitColumn, ask_about_split
 from classify.tables.table import Table
 
 _LABEL_FLAGS = {"--data": "--labels", "--eval-data": "--eval-labels", "--test-data": "--test-labels"}
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ def _read(config: DataConfig) -> tuple[Table, Table | None, Table | None]:
     faults.raise_if_any()
     refuse_unused(options, list(tables.values()))
     if splits and (unused := format.find_unused(source, [path for path in paths.values() if path is not None])):
-        shown = list_some(unused[:_SHOWN], len(unused))
+        shown = list_some(unused)
         tables["--data"] = tables["--data"].add_note(f"one of several tables in {config.data}; not read: {shown}")
     headers = [table.columns for table in tables.values() if table.has_names]
     named = {flag: _name_columns(table, headers) for flag, table in tables.items()}

@@ -13,7 +13,7 @@ from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.times import read_times
-from classify.errors import InputError, list_some
+from classify.errors import SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.label_lists import COLUMN_SEPARATOR
 from classify.tables.labels import case_variants
@@ -27,7 +27,6 @@ from classify.tables.text_hashes import TextHashes, find_overlap
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
-_SHOWN = 5
 # Odd, so that multiplying by it loses no bit of a hash.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -381,7 +380,7 @@ def _warnings(
         }
         unmarked = [name for name in columns.labels if name not in marked and name not in encoder.labels]
         if unmarked:
-            shown = list_some(list(map(repr, unmarked[:_SHOWN])), len(unmarked))
+            shown = list_some(unmarked, show=repr)
             notes.append(f"no row has the label {shown}, so the model does not learn it")
     for name, split in scored.items():
         unscored = in_train & (encoder.label_counts(split.targets) == 0)
@@ -410,7 +409,7 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
     single = np.flatnonzero(encoder.label_counts(train.targets) == 1).tolist()
     if not single:
         return []
-    rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:_SHOWN]]
+    rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:SHOWN]]
     places = train.table.describe_row_groups([[row] for row in rows])
     shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
     may_be_header = 0 in rows and not any(map(is_usual_header, train.table.columns))
@@ -420,4 +419,4 @@ def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:
     names = [label for label, is_listed in zip(labels, mask, strict=True) if is_listed]
-    return list_some(list(map(repr, names[:_SHOWN])), len(names))
+    return list_some(names, show=repr)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DATES = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d %b %Y", "%b %d, %Y", "%d/%m/%y",
           "%m/%d/%y", "%y/%m/%d", "%d.%m.%y", "%d%m%Y", "%m%d%Y", "%m%Y", "%m.%Y", "%Y.%m")  # fmt: skip
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
-_TRIED, _SHOWN = 100, 3
+_TRIED = 100
 # Numbers that may be dates whose digits are not in order, unless the year comes first; not seconds since 1970.
 _DIGITS = re.compile(r"\d{8}|\d{6}|\d{1,4}\.\d{1,4}", re.ASCII)
 _YEAR_FIRST = ("%Y%m%d", "%Y%m")
@@ -72,7 +72,7 @@ def _suggest(column: str, texts: Sequence[str]) -> None:
     forms = [date + clock for date, clock in itertools.product(_DATES, _CLOCKS)]
     fitting = [repr(form) for form in forms if _are_years(_parse(texts[:_TRIED], form))]
     if fitting:
-        others = f", or {list_some(fitting[1:_SHOWN], len(fitting) - 1)}" if fitting[1:] else ""
+        others = f", or {list_some(fitting[1:])}" if fitting[1:] else ""
         raise InputError(
             f"--split-by-time {column}: expected times such as 2024-12-31. Got {texts[0]!r} instead; give "
             f"--time-format {fitting[0]}{others}."

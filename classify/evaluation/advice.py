@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from classify.errors import list_some
+from classify.errors import SHOWN, list_some
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 
@@ -12,7 +12,6 @@ from classify.evaluation.metrics import Scores, display_name, format_metrics
 _WIDE = 0.2
 # A class is missed if it has at least _FEWEST_ROWS rows and a recall below _MISSED.
 _FEWEST_ROWS, _MISSED = 5, 0.1
-_SHOWN = 3
 # Rise of the loss (nats) over the first epoch's that dropout and shuffling can cause.
 _RISE = 0.05
 
@@ -94,7 +93,7 @@ def warn_missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
     )
     if not missed:
         return []
-    shown = [f"{name!r} ({correct} of {rows} rows)" for rows, correct, name in missed[:_SHOWN]]
+    shown = [f"{name!r} ({correct} of {rows} rows)" for rows, correct, name in missed[:SHOWN]]
     ways = "add rows of these classes, merge them with others"
     weights = "" if balanced else ", or try --class-weights balanced"
     return [f"{list_some(shown, len(missed))}: almost never predicted correctly; {ways}{weights}"]

@@ -21,7 +21,6 @@ EXACT, FOR_EXCEL = ".8g", ".4f"
 # The added columns of other names hold numbers.
 _TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
 _BLOCK = 4096
-_SHOWN = 3
 
 
 def name_columns(table: Table, added: Sequence[str]) -> list[str]:
@@ -39,7 +38,7 @@ def note_renamed(table: Table, added: Sequence[str]) -> str | None:
     """Return a note where columns have other names in the file of predictions; None where all keep theirs."""
     pairs = zip(table.columns, name_columns(table, added), strict=False)
     renamed = [f"{name!r} is named {new!r}" for name, new in pairs if name != new]
-    shown = list_some(renamed[:_SHOWN], len(renamed))
+    shown = list_some(renamed)
     return f"{table.path}: in the predictions, column {shown}" if renamed else None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classify.errors import InputError, list_some
+from classify.errors import EXCERPT, InputError, list_some
 from classify.evaluation.label_noise import Suspects
 from classify.files import atomic_path
 from classify.tables.formats.delimited import read_written
@@ -27,7 +27,6 @@ from classify.tables.writers import CSVWriter, unescape_formula
 FILE = "suspects.csv"
 # What benchmarks/label_noise.py measured on four public sets, with 300 and 1,500 rows.
 MEASURED = "in tests with 5 to 15 % wrong labels, 24 to 43 % of such lines were wrong"
-_SHOWN = 10
 # Characters of a cell that Excel keeps.
 _LONGEST_CELL = 32_767
 # Characters between cells, and around empty ones.
@@ -99,13 +98,13 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
             )
         elif not _is_same_text(shown[number], texts[place]):
             fault = (
-                f"{unit} {row} of {table.path} has another text, {texts[place][:80]!r}; the table has changed since "
-                "the run."
+                f"{unit} {row} of {table.path} has another text, {texts[place][:EXCERPT]!r}; the table has changed "
+                "since the run."
             )
         elif after.strip() and after not in classes:
             fault = (
                 f"suggested_label {after!r} is not a label of {table.path}; expected one of "
-                f"{list_some(sorted(classes)[:_SHOWN], len(classes))}. Edit the table itself for a new one."
+                f"{list_some(sorted(classes))}. Edit the table itself for a new one."
             )
         if fault:
             raise InputError(f"{suspects.describe_rows([number])}: {fault}")

@@ -19,7 +19,7 @@ from torch import nn
 from classify.data import tokenize
 from classify.data.tokenize import Tokens
 from classify.distributed.sharding import parameter_depths
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.findings import note
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
@@ -27,7 +27,6 @@ from classify.modeling.mean_pooling import append_layer
 from classify.modeling.memory_estimate import check_frozen
 from classify.modeling.result_folder import read_labels
 
-_SHOWN = 3
 # Weights of an encoder's repeated layers.
 _LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
 
@@ -172,7 +171,7 @@ def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
     missing = sorted(loading["missing_keys"])
     if missing:
         raise InputError(
-            f"--model {path}: {len(missing)} weights are missing in model.safetensors: {', '.join(missing[:_SHOWN])}; "
+            f"--model {path}: {len(missing)} weights are missing in model.safetensors: {list_some(missing)}; "
             "copy the folder again."
         )
     # Evaluation mode from here on: switching modes per pass would affect other threads.
@@ -195,7 +194,7 @@ def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
         if not is_new(key)
     )
     faults = [
-        f"{what} ({len(keys)}): {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
+        f"{what} ({len(keys)}): {list_some(keys)}"
         for what, keys in (("weights missing in the file", missing), ("weights of another shape", mismatched))
         if keys
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.modeling.result_folder import read_settings
 from classify.prediction.inputs import read_texts
 from classify.tables.derived import TextColumns, join_labels
@@ -21,7 +21,6 @@ from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 _JOINED = "labels"
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def _find_label_column(
     named = {name.lower() for name in names}
     absent = [name for name in (trained if len(trained) > 1 else labels) if name.lower() not in named]
     if absent:
-        listed = ", ".join(map(repr, absent[:_SHOWN]))
+        listed = list_some(absent, show=repr)
         raise InputError(
             f"--label-column {flag}: expected a column for each label of the model. Got none for {listed}, so no row "
             "would have these labels; name a column for each."

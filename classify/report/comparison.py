@@ -18,7 +18,6 @@ from classify.report.result import Result
 from classify.report.wording import count
 
 _SURE = 0.05
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Comparison:
         """Return a note for each model that lacks labels, or was trained on rows it is scored on."""
         return [
             *(
-                f"{folder} does not know {list_some(list(map(repr, labels[:_SHOWN])), len(labels))}; rows with such a "
+                f"{folder} does not know {list_some(labels, show=repr)}; rows with such a "
                 "label are compared only if all runs scored them with the same label"
                 for folder, labels in self.unknown.items()
             ),

@@ -16,7 +16,6 @@ SUFFIXES = (".zip", ".tar", ".tgz")
 # Errors of broken archives, and of compression methods that Python lacks.
 ERRORS = (zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError)
 _COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$")
-_SHOWN = 3
 _ABOUT = ("readme", "license", "licence", "copying", "changelog")  # files that come with a table
 _OPEN_DOCUMENT = b"application/vnd.oasis.opendocument."
 
@@ -92,7 +91,7 @@ def _only_table(path: str, names: Iterable[str], suffixes: Container[str]) -> st
     tables = list(filter(is_table, files)) or (files if len(files) == 1 else [])
     if len(tables) == 1:
         return tables[0]
-    found = f"several ({list_some(tables[:_SHOWN], len(tables))})" if tables else "none"
+    found = f"several ({list_some(tables)})" if tables else "none"
     raise InputError(
         f"{path}: expected one table in the archive. Got {found} instead; unpack it, and give one of its files or the "
         "folder."

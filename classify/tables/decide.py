@@ -12,7 +12,6 @@ from classify.errors import InputError, list_some
 TAKEN, CLEAR = 1.0, 2.0
 # Points by which a candidate may be behind to be shown.
 NEAR = 6.0
-_SHOWN = 5
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ class Doubt:
 
     def __str__(self) -> str:
         """Return the question in one line."""
-        shown = list_some(self.candidates[:_SHOWN], len(self.candidates))
+        shown = list_some(self.candidates)
         return f"which is {self.question}? {shown}; give e.g. {self.flag}"
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from classify.errors import InputError, list_some
+from classify.errors import SHOWN, InputError, list_some
 from classify.tables.decide import Answer, Candidate, DoubtError, choose
 from classify.tables.legacy_encoding import CLOSE, MULTI_BYTE, USUAL, Reading, rank_readings
 from classify.tables.source import Source, find_fault
@@ -31,7 +31,6 @@ _EXCERPT, _LOOKED = 20, 1 << 16
 # Valid letters for a bad byte in a damaged line of UTF-8, UTF-8 lines for one of another encoding below which a file is
 # not UTF-8, and the fewest lines, and share of lines, of another encoding that make a file one of two.
 _DAMAGED, _OTHER, _SOME, _FEW = 3.0, 0.1, 3, 0.02
-_SHOWN = 5
 _TITLES = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8", "utf-16": "UTF-16", "utf-16-le": "UTF-16", "utf-16-be": "UTF-16"}
 
 
@@ -169,8 +168,8 @@ def _damaged_utf8(source: Source) -> Encoding | None:
     if valid < _OTHER * len(others):
         return None
     if len(others) < max(_SOME, _FEW * valid):
-        return Encoding("utf-8", damaged=list_some(list(map(str, lines[:_SHOWN])), len(lines)))
-    shown = list_some(list(map(str, others[:_SHOWN])), len(others))
+        return Encoding("utf-8", damaged=list_some(lines))
+    shown = list_some(others)
     raise InputError(
         f"{source.path}: some lines are UTF-8 and {len(others)} are not (lines {shown}), as where files "
         "of two encodings were joined; save these as UTF-8, too, or give --encoding."
@@ -180,7 +179,7 @@ def _damaged_utf8(source: Source) -> Encoding | None:
 def _choose_other(source: Source, fault: tuple[int, str]) -> Encoding:
     """Take the encoding that reads best. Raises InputError where none can be read, DoubtError where several can."""
     ranked = rank_readings(_sample(source), is_of_mac=b"\r" in source.head and b"\n" not in source.head)
-    fitting = list(itertools.islice((r for r in ranked if find_fault(source.blocks(), r.encoding) is None), _SHOWN))
+    fitting = list(itertools.islice((r for r in ranked if find_fault(source.blocks(), r.encoding) is None), SHOWN))
     if not fitting:
         raise InputError(
             f"{source.path} line {fault[0]}: not UTF-8{fault[1]}, nor any known encoding; give --encoding."

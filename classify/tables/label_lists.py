@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from classify.errors import EXCERPT
 from classify.tables import rules
 from classify.tables.decide import Answer, Candidate, Doubt, ask, choose
 from classify.tables.profile import parse_mark
@@ -21,7 +22,6 @@ WEAK = ("/", "+", "&", " and ", " > ", "><", "\t", " ")
 BRACKETS, COLUMN_SEPARATOR = "[]", "\x1f"
 # Share of rows with several labels from which cells are lists, share of the parts that must recur, and longest label.
 _LEAST, _MOST, _LONGEST = 0.01, 0.8, 60
-_SHOWN = 40
 # What --label-separator calls characters that a shell hides.
 _NAMES = {"tab": "\t", "newline": "\n", "space": " ", "brackets": BRACKETS, r"\t": "\t"}
 
@@ -80,7 +80,7 @@ def _find_joined(cells: Mapping[str, int]) -> tuple[str, str] | None:
             for place in range(1, len(parts)):
                 first, last = separator.join(parts[:place]).strip(), separator.join(parts[place:]).strip()
                 if first != last and first in cells and last in cells:
-                    return cell[:_SHOWN], separator
+                    return cell[:EXCERPT], separator
     return None
 
 
@@ -110,11 +110,11 @@ def _weigh(cells: Mapping[str, int], separator: str, known: Collection[str]) -> 
         "parts are long": max(map(len, inside)) > _LONGEST,
     }
     points = sum(rules.LISTS[reason] * weight for reason, weight in holding.items())
-    return points, repr(divided[0][:_SHOWN])
+    return points, repr(divided[0][:EXCERPT])
 
 
 def _example(cells: Mapping[str, int]) -> str:
-    return repr(max(cells, key=lambda cell: cells[cell])[:_SHOWN]) if cells else "empty"
+    return repr(max(cells, key=lambda cell: cells[cell])[:EXCERPT]) if cells else "empty"
 
 
 def _name(separator: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from classify.errors import InputError, list_some
+from classify.errors import EXCERPT, SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.label_lists import is_empty_list, unwrap
 from classify.tables.profile import MISSING, MONTH
@@ -37,7 +37,7 @@ _SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
 _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
 # Spaces, zero-width ones, byte-order marks, and marks of the writing direction around a label.
 _INVISIBLE = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
-_SHOWN, _LISTED, _LONGEST = 5, 10, 60
+_LISTED = 10
 # How often more frequent a label is than a mistyped one; letters from which a difference of one is a typing error.
 _TIMES, _FEWEST_LETTERS = 10, 4
 # Labels of which each is compared with each.
@@ -116,7 +116,7 @@ class ClassNames:
         merged = self.list_merged(normalized=True)
         if not merged:
             return []
-        shown = list_some(merged[:_SHOWN], len(merged))
+        shown = list_some(merged)
         why = "merged, since they differ only in case, (invisible) spaces or Unicode form; row counts in parentheses"
         return [decided("labels", shown, why, "--normalize-labels none", True)]
 
@@ -127,7 +127,7 @@ class ClassNames:
         return [
             *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
             *(
-                f"the labels {list_some(list(map(repr, same[:_SHOWN])), len(same))} are the same number, yet different "
+                f"the labels {list_some(same, show=repr)} are the same number, yet different "
                 "classes; write them alike if they are one"
                 for same in self._list_equal_numbers()
             ),
@@ -376,7 +376,7 @@ def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, in
 def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
     """List the labels with most rows, and their rows."""
     order = np.argsort(-counts, kind="stable").tolist()
-    return list_some([f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]], len(order))
+    return list_some([f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]], len(order), most=_LISTED)
 
 
 def value_counts(table: Table, column: str) -> dict[str, int]:
@@ -397,11 +397,11 @@ def refuse_unknown(
     `places` are those of each label among the column's distinct cells, `numbers` (rows,) the place of each row's cell.
     """
     # Of the labels that are shown: each is a pass over the rows.
-    rows_of = {name: np.flatnonzero(np.isin(numbers, places[name])).tolist() for name in list(places)[:_SHOWN]}
-    expected = f"expected one of {list_some(list(map(repr, labels[:_LISTED])), len(labels))}"
-    if len(places) > _SHOWN:
+    rows_of = {name: np.flatnonzero(np.isin(numbers, places[name])).tolist() for name in list(places)[:SHOWN]}
+    expected = f"expected one of {list_some(labels, show=repr, most=_LISTED)}"
+    if len(places) > SHOWN:
         where = table.describe_row_groups([rows[:1] for rows in rows_of.values()])
-        listed = [f"{name[:_LONGEST]!r} ({place})" for name, place in zip(rows_of, where, strict=True)]
+        listed = [f"{name[:EXCERPT]!r} ({place})" for name, place in zip(rows_of, where, strict=True)]
         hint = " Do its columns differ from those of the training table?" if len(places) > len(labels) else ""
         raise InputError(
             f"{table.path}: {len(places)} labels are in no row of {known_from}: {list_some(listed, len(places))}; "

@@ -457,7 +457,7 @@ def _parse_columns(
 
 
 def _list_columns(table: Table) -> str:
-    return list_some([repr(name) for name in table.columns[:_LISTED]], len(table.columns))
+    return list_some(table.columns, show=repr, most=_LISTED)
 
 
 def _quote(name: str) -> str:

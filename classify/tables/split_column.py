@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from classify.errors import InputError, list_some
+from classify.errors import SHOWN, InputError, list_some
 from classify.tables import names
 from classify.tables.decide import Doubt, DoubtError
 from classify.tables.names import SPLIT_NAMES, SPLITS, is_split_word, normalize_name, parse_split_name
@@ -19,7 +19,6 @@ from classify.tables.table import Table
 NO_COLUMN = "none"
 # A column with more different values holds something else than splits.
 _MOST = 10
-_SHOWN = 5
 _TRAIN, _TEST = SPLITS.index("train"), SPLITS.index("test")
 # A column that says yes or no of a split.
 _YES_NO = re.compile(r"(is|in)_?(?P<split>train|training|test|testing|holdout)", re.IGNORECASE)
@@ -67,7 +66,7 @@ def require_splits(table: Table, column: str) -> SplitColumn:
         expected = "names of splits such as train, validation, test in each row"
         if not splits.unknown:
             expected = "rows to train on, and others to validate or test on"
-        shown = list_some(list(map(repr, (splits.unknown or list(splits.meaning))[:_SHOWN])))
+        shown = list_some(splits.unknown or list(splits.meaning), show=repr)
         raise InputError(f"--split-column {column}: expected {expected} of {table.path}. Got {shown} instead.")
     return splits
 
@@ -82,7 +81,7 @@ def find_splits(table: Table, taken: Collection[str | None]) -> list[SplitColumn
         key = normalize_name(column)
         if column in taken or key in names.USUAL_NAMES:
             continue
-        first = table.arrow.column(column).slice(0, _SHOWN).to_pylist()
+        first = table.arrow.column(column).slice(0, SHOWN).to_pylist()
         if key in SPLIT_NAMES or _YES_NO.fullmatch(key) or all(map(is_split_word, first)):
             splits = read_split_column(table, column)
             if splits.is_complete and (key in SPLIT_NAMES or _YES_NO.fullmatch(key) or are_words(splits)):
@@ -105,6 +104,6 @@ def ask_about_splits(table: Table, taken: Collection[str | None]) -> None:
         says_train = not {value.strip().lower() for value in splits.meaning}.isdisjoint(names.SPLIT_WORDS[_TRAIN])
         says_train = says_train and (few or len(set(splits.meaning.values())) > 2)
         if splits.unknown and len(splits.meaning) > 1 and ((few and key == SPLIT_NAMES[0]) or says_train):
-            question = f"the split of rows with {list_some(list(map(repr, splits.unknown[:_SHOWN])))} in {column!r}"
+            question = f"the split of rows with {list_some(splits.unknown, show=repr)} in {column!r}"
             way = f"--split-column {column} once they are train, validation or test, or --split-column {NO_COLUMN}"
             raise DoubtError(table.path, [Doubt(question, ("none of train, validation and test",), way)])

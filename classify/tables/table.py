@@ -17,11 +17,10 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.compute as pc
 
-from classify.errors import InputError, list_some
+from classify.errors import SHOWN, InputError, list_some
 from classify.findings import Finding, note
 from classify.tables.text_hashes import TextHashes, text_hashes
 
-_SHOWN = 3
 _BLOCK = 1 << 16
 
 
@@ -173,11 +172,11 @@ class Table:
 
     def describe_row_groups(self, groups: Sequence[Sequence[int]]) -> list[str]:
         """Name the places of several groups of rows in one pass over the file."""
-        shown = [row for rows in groups for row in rows[:_SHOWN]]
+        shown = [row for rows in groups for row in rows[:SHOWN]]
         places = iter(self.places(shown))
         words = []
         for rows in groups:
-            listed = list_some([str(place) for _, place in zip(rows[:_SHOWN], places, strict=False)], len(rows))
+            listed = list_some([place for _, place in zip(rows[:SHOWN], places, strict=False)], len(rows))
             unit = f"{self.path} {self.unit}{'s' if len(rows) > 1 else ''} " if self.unit else ""
             words.append(f"{unit}{listed}")
         return words

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.errors import InputError
+from classify.errors import EXCERPT, InputError
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
@@ -60,7 +60,6 @@ _CHOOSING_LABELS = 4
 _MOST_WEIGHT = 100.0
 # Between the predicted labels of a row.
 _JOIN = "|"
-_SHOWN = 60
 
 
 class MultiLabel(Task):
@@ -403,8 +402,8 @@ def find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None:
     config, path, column = tables.config, tables.train.path, tables.columns.label
     if (vector := find_vector(cells)) is not None:
         raise InputError(
-            f"{path}: column {column!r} holds lists with a place for each label, such as {vector[:_SHOWN]!r}; expected "
-            "names of labels. Give a column per label, e.g. --label-column a,b,c."
+            f"{path}: column {column!r} holds lists with a place for each label, such as {vector[:EXCERPT]!r}; "
+            "expected names of labels. Give a column per label, e.g. --label-column a,b,c."
         )
     if config.label_separator is not None:
         return parse_separator(config.label_separator)
@@ -426,7 +425,7 @@ def _read_labels(
         rows = np.flatnonzero(numbers == place).tolist()
         raise InputError(
             f'{table.describe_rows(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
-            f"Got {cell[:80]!r} instead; if that is the name of one label, give --task single."
+            f"Got {cell[:EXCERPT]!r} instead; if that is the name of one label, give --task single."
         ) from None
 
 

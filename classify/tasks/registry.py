@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from classify.data.reading import InputTables
-from classify.errors import InputError
+from classify.errors import EXCERPT, InputError
 from classify.modeling.result_folder import read_labels, read_settings
 from classify.tables import rules
 from classify.tables.decide import Doubt, DoubtError
@@ -21,7 +21,6 @@ from classify.tasks.single_label import SingleLabel
 _NESTED = re.compile(r"\s*(\{.*:|\[\s*[\[{])", re.DOTALL)
 # Tags of tokens in CoNLL's tables, such as B-PER.
 _TOKEN_TAG = re.compile(r"[BILUES]-\S+")
-_SHOWN = 60
 # By the value of --task.
 TASKS: dict[str, type[Task]] = {"single": SingleLabel, "multi": MultiLabel, "regression": Regression}
 _BY_NAME: dict[str, type[Task]] = {task.name: task for task in TASKS.values()}
@@ -70,7 +69,7 @@ def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None
     nested = next((label for label in sorted(labels) if _NESTED.match(label) and not _lists_names(label)), None)
     if nested is not None:
         raise InputError(
-            f"{path}: column {column!r} holds {nested[:_SHOWN]!r}; expected names of classes for the whole text, not "
+            f"{path}: column {column!r} holds {nested[:EXCERPT]!r}; expected names of classes for the whole text, not "
             "objects or spans. Export one label, or a list of labels, per text, or add --task single."
         )
     tags = [label for label in labels if _TOKEN_TAG.fullmatch(label)]

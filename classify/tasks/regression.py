@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.errors import InputError
+from classify.errors import EXCERPT, InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import Array, Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
@@ -153,7 +153,7 @@ class Regression(Task):
         wrong = np.flatnonzero(~np.isfinite(targets))
         if len(wrong):
             where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
-            cell = values[wrong[0]].strip()[:80]
+            cell = values[wrong[0]].strip()[:EXCERPT]
             raise InputError(
                 f"{where}: expected a finite number in column {column!r}. Got {cell!r} instead; if that means no "
                 f"score, empty the cells (or train with --unlabelled-value={shlex.quote(cell)}), else correct it."

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.label_texts import label_texts
 from classify.data.reading import InputTables
+from classify.errors import EXCERPT
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
@@ -48,7 +49,6 @@ _RATING = re.compile(r"[+-]?[0-9]{1,3}(\.[05])?")
 _FEWEST_RATINGS, _MOST_RATINGS = 3, 11
 # Between labels, or the parts of one.
 _DIVIDERS = frozenset("|;")
-_SHOWN = 60
 
 
 class SingleLabel(Task):
@@ -98,7 +98,7 @@ class SingleLabel(Task):
             why = f"labels are numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
             flag = "--task regression"
         elif joined is not None:
-            why, flag = f"{joined[:_SHOWN]!r} is one class; its parts may be several labels, too", "--task multi"
+            why, flag = f"{joined[:EXCERPT]!r} is one class; its parts may be several labels, too", "--task multi"
         return [decided("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.findings()]
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:

@@ -21,7 +21,7 @@ import torch
 
 from classify.data import split_record
 from classify.data.splits import Split, Splits
-from classify.errors import list_some
+from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Rescaling
@@ -43,8 +43,6 @@ from classify.training.train_log import Log
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
-# Labels that may be wrong which the terminal shows.
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -453,7 +451,7 @@ def _notes(results: Results, name: str) -> list[str]:
             "the thresholds were chosen on the validation rows that are scored, so F1 may be too high; give "
             "--test-data, or --folds 5"
         )
-    suspects, counted = suspects_file.read_suspects(results.context.output.folder, _SHOWN)
+    suspects, counted = suspects_file.read_suspects(results.context.output.folder, SHOWN)
     if counted:
         unit = results.splits.train.table.unit
         shown = (f"{unit} {one['row']}: {one['label']!r}, suggested {one['suggested_label']!r}" for one in suspects)

@@ -36,7 +36,6 @@ from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
 from classify.training.tracking import choose_trackers
 
-_SHOWN = 5
 # Bytes of a number in predictions.csv, with its comma.
 _BYTES_PER_SCORE = 12
 
@@ -243,7 +242,7 @@ def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def _list_labels(labels: Sequence[str]) -> str:
-    return list_some(list(map(repr, labels[:_SHOWN])), len(labels))
+    return list_some(labels, show=repr)
 
 
 def _check_length(config: RunConfig, model: ModelFolder) -> None:

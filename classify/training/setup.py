@@ -31,7 +31,7 @@ from classify.data.tokenize import (
 from classify.distributed.batch_norm import describe_synchronization
 from classify.distributed.memory import out_of_memory
 from classify.distributed.world import World
-from classify.errors import InputError
+from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
@@ -53,8 +53,6 @@ from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy, make_strategy
 from classify.training.terminal import log, log_detail
 
-# Characters of a library's error that a message quotes.
-_SHOWN = 120
 # Rows of a label that may be a typing error.
 _RARE = 2
 
@@ -341,7 +339,7 @@ def load_classifier(
     except Exception as error:  # the first text that the model sees
         if out_of_memory(error):
             raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_SHOWN]}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:EXCERPT]}"
         raise InputError(
             f"--model {config.model.name}: the architecture {classifier.model.config.model_type!r} cannot read a text "
             f"({reason}); give a BERT-like model."

@@ -199,7 +199,7 @@ def test_a_table_in_memory_has_its_arguments_name_in_messages(model_folder: Path
         classify.train(frame, **options(model_folder, tmp_path / "out"))
     tested = pandas.DataFrame({"text": TEXTS, "label": ["new"] * len(TEXTS)})
     with pytest.raises(
-        InputError, match=r"^test_data rows 1, 2, 3 and 57 more: the label 'new' is in no row of --data"
+        InputError, match=r"^test_data rows 1, 2, 3, 4, 5 and 55 more: the label 'new' is in no row of --data"
     ):
         classify.train(TEXTS, LABELS, test_data=tested, **options(model_folder, tmp_path / "out"))
 

@@ -135,7 +135,7 @@ def test_a_very_long_text_does_not_hide_a_fault(tmp_path: Path) -> None:
     rows = "x" * 200_000 + ",a\n" + ",b\nfine,a\n" * 6
     (tmp_path / "data.csv").write_text("text,label\n" + rows)
     splits = load(DataConfig(data=str(tmp_path / "data.csv")))
-    assert "lines 3, 5, 7 and 3 more: the text is empty" in notes_of(splits)[0]
+    assert "lines 3, 5, 7, 9, 11 and 1 more: the text is empty" in notes_of(splits)[0]
 
 
 @pytest.mark.parametrize(

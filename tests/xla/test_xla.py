@@ -22,20 +22,10 @@ def train(
     python: Callable[..., CompletedProcess[str]], model_folder: Path, table: Path, tmp_path: Path
 ) -> Callable[..., tuple[Path, str]]:
     """Train in a folder on XLA's CPU device; returns the folder and what was printed."""
-    (tmp_path / "settings.yaml").write_text(SETTINGS)
+    (tmp_path / "settings.yaml").write_text(SETTINGS + "epochs: 2\n")
 
     def run(name: str, *flags: str, code: int = 0, **environment: str) -> tuple[Path, str]:
-        words = [
-            "--config",
-            "settings.yaml",
-            "--data",
-            str(table),
-            "--model",
-            str(model_folder),
-            "--epochs",
-            "2",
-            "--verbose",
-        ]
+        words = ["--config", "settings.yaml", "--data", str(table), "--model", str(model_folder), "--verbose"]
         done = python(
             SCRIPT, *words, "--output-dir", name, *flags, timeout=220,
             **{"PJRT_DEVICE": "CPU", **environment},

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.errors import InputError, list_some
+from classify.errors import SHOWN, InputError, list_some
 from classify.tables.cache import LARGE, map_from_cache
 from classify.tables.decide import Answer, Doubt, DoubtError
 from classify.tables.dialect import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _SAMPLE, _SAMPLE_ROWS, _PIECE = 1 << 18, 2000, 1 << 24
 _MOST_BYTES = 2**31 - 1  # of a block of Arrow's
-_SHOWN = 5
 # Line ends in a field from which it is noted.
 _MANY_LINES = 20
 # Files of these names, and standard input, hold one text per line unless they look like a table.
@@ -251,7 +250,7 @@ def _read_rows(text: _Text, dialect: Dialect, sample: str, options: ReadOptions)
         return numbers
 
     if bad:
-        shown = list_some(list(map(str, bad[:_SHOWN])), len(bad))
+        shown = list_some(bad)
         form += f"; {len(bad)} rows with a different number of fields skipped (lines {shown})"
     flag, source = "--on-bad-rows" if bad else text.encoding.flag, text.source
     reading: dict[str, Any] = {
@@ -359,7 +358,7 @@ def _find_fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
         ), False
     if not wrong:
         return None, True
-    shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:_SHOWN]]
+    shown = [f"line {line} ({count} field{'s' * (count != 1)})" for line, count in wrong[:SHOWN]]
     found = f"the first row has {width} columns, but some rows have a different number of fields: "
     way = "Quote fields that contain the delimiter, or skip these rows with --on-bad-rows skip."
     if len(wrong) == below - 1 > 1 and len({count for _, count in wrong}) == 1:

@@ -17,7 +17,6 @@ from classify.tables.table import Table
 
 # Folders of documents without a label, as in the movie reviews of Maas et al., 2011.
 _UNLABELLED = ("unsup", "unlabeled", "unlabelled")
-_SHOWN = 3
 
 
 class _Documents(Source):
@@ -37,7 +36,7 @@ class _Documents(Source):
         contents = {file: data for file in self.files if not (data := file.read_bytes()).isascii()}
         wrong = [file for file, data in contents.items() if "\ufffd" in data.decode("utf-8-sig", errors="replace")]
         if 0 < len(wrong) < len(contents) / 2:
-            shown = list_some(list(map(str, wrong[:_SHOWN])), len(wrong))
+            shown = list_some(wrong)
             raise InputError(
                 f"{self.path}: {len(contents) - len(wrong)} non-ASCII files are UTF-8, and {len(wrong)} are not "
                 f"({shown}); save these as UTF-8, too."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from classify.errors import InputError
+from classify.errors import EXCERPT, InputError
 from classify.tables.encoding import Encoding, detect_encoding
 from classify.tables.formats.base import Confidence, Format, ReadOptions
 from classify.tables.names import LABEL_NAMES, TEXT_NAMES
@@ -14,7 +14,6 @@ from classify.tables.table import Table
 
 _SUFFIXES = (".txt",)
 _DELIMITERS = r"[,;\t|]"
-_SHOWN = 80
 
 
 class Lines(Format):
@@ -72,7 +71,7 @@ def _check_lines(lines: list[str], source: Source, what: str, label_flag: str) -
     if below and not names.isdisjoint(TEXT_NAMES) and not names.isdisjoint(LABEL_NAMES):
         raise InputError(
             f"{source.flag} {source.path}: expected one {what} per line beside {label_flag}. Got a table with several "
-            f"columns instead, e.g. {lines[0][:_SHOWN]!r}; give it as --data without {label_flag}."
+            f"columns instead, e.g. {lines[0][:EXCERPT]!r}; give it as --data without {label_flag}."
         )
 
 

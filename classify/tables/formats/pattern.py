@@ -19,7 +19,6 @@ from classify.tables.table import Table
 
 # The excerpt in a table's form that shows how its encoding was read.
 _EXCERPT = re.compile(r" \(e\.g\. .*?”\)")
-_SHOWN = 3
 Reader = Callable[[str, str, ReadOptions], Table]
 
 
@@ -52,7 +51,7 @@ class Pattern(Format):
         # The first file of each form; excerpts, which show an encoding, always differ.
         forms = {_EXCERPT.sub("", table.form): f"{table.path} {table.form}" for table in reversed(tables)}
         listed = list(reversed(forms.values()))
-        form = first.form if len(forms) == 1 else list_some(listed[:_SHOWN], len(listed))
+        form = first.form if len(forms) == 1 else list_some(listed)
         return Table(
             source.path,
             digest,

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from classify.errors import InputError, list_some
+from classify.errors import SHOWN, InputError, list_some
 from classify.tables import rules
 from classify.tables.decide import Answer, Candidate, DoubtError, choose
 from classify.tables.encoding import Encoding, decode_start, detect_encoding, replace_surrogates
@@ -22,7 +22,7 @@ from classify.tables.table import Table
 if TYPE_CHECKING:
     import pyarrow
 
-_SHOWN, _LOOKED = 5, 500
+_LOOKED = 500
 _BLOCK = 1 << 14
 # Objects in objects become columns such as a.b; deeper ones stay JSON.
 _DEEPEST = 5
@@ -68,7 +68,7 @@ class JSONLines(FileFormat):
                         continue
                     bad.append(number)
                     faults.append(f"{source.path} line {number}: {fault}")
-                    if len(faults) >= _SHOWN and not options.skips_bad_rows:
+                    if len(faults) >= SHOWN and not options.skips_bad_rows:
                         raise InputError(*faults)
             if faults and not options.skips_bad_rows:
                 raise InputError(*faults)
@@ -76,7 +76,7 @@ class JSONLines(FileFormat):
         arrow = _as_columns(source, records())
         form, flag = f"JSON Lines, {encoding.description}", encoding.flag
         if bad:
-            shown = list_some(list(map(str, bad[:_SHOWN])), len(bad))
+            shown = list_some(bad)
             form, flag = f"{form}; {len(bad)} lines without an object skipped ({shown})", "--on-bad-rows"
         places = lambda rows: [lines[row] for row in rows]  # noqa: E731
         return Table(source.path, source.sha256, arrow, form, places, flag=flag, skipped=len(bad))
@@ -149,11 +149,11 @@ def _find_rows(source: Source, document: Any) -> tuple[list[dict[str, Any]], str
     if not records and not any(isinstance(value, list | dict) for value in document.values()):
         return [document], "one object, "
     if not records:
-        keys = list_some(list(map(repr, list(document)[:_SHOWN])), len(document))
+        keys = list_some(list(document), show=repr)
         raise InputError(f"{source.path}: expected {_SHAPES}. Got an object with the keys {keys} instead.")
     key = _choose_list(source, records)
     others = [f"{other!r} ({len(rows)})" for other, rows in records.items() if other != key]
-    left = f"not those under {list_some(others[:_SHOWN], len(others))}, " if others else ""
+    left = f"not those under {list_some(others)}, " if others else ""
     return records[key], f'rows under "{key}", {left}'
 
 

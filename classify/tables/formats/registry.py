@@ -23,7 +23,6 @@ from classify.tables.formats.splits_folder import SplitsFolder
 from classify.tables.source import Source, check_file
 from classify.tables.table import Table
 
-_SHOWN = 3
 # The options that some formats take, and why others do not.
 _WITHOUT_EFFECT = {
     "encoding": "only text files have an encoding to choose",
@@ -66,7 +65,7 @@ def find_format(path: str, flag: str, options: ReadOptions) -> tuple[Source, For
         return source, format
     if Path(path).is_dir():
         names = sorted(entry.name for entry in Path(path).iterdir())
-        shown = list_some(names[:_SHOWN], len(names)) or "nothing"
+        shown = list_some(names) or "nothing"
         raise InputError(
             f"{flag} {path}: expected a file, a folder with one subfolder of .txt files per class, or one with "
             f"files named train.*, validation.*, test.*. Got a folder with {shown} instead."
