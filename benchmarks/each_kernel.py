@@ -27,7 +27,7 @@ from classify.modeling.loading import load_pretrained
 from classify.modeling.precision import choose_precision
 from classify.modeling.verify_packing import verify_packing
 from classify.tasks.registry import recognize
-from classify.training.strategies.base import make_strategy
+from classify.training.strategies.registry import make_strategy
 from classify.training.trainer import Trainer
 
 WARM_UP = 3  # turns that do not count

@@ -7,7 +7,7 @@ used, and the forward pass has two all-reduces. BERT has no BatchNorm; heads and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -75,16 +75,11 @@ class AllReducedBatchNorm(_BatchNorm):
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
 
 
-def synchronize(model: nn.Module) -> int:
-    """Replace every BatchNorm of a model by a synchronized one with the same weights and buffers; return their number.
-
-    Call it before the model is wrapped.
-    """
+def synchronize(model: nn.Module) -> None:
+    """Replace each BatchNorm of a model by a synchronized one with the same tensors, before the model is wrapped."""
     nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    converted = [layer for layer in model.modules() if isinstance(layer, nn.SyncBatchNorm)]
-    for layer in converted:
+    for layer in [layer for layer in model.modules() if isinstance(layer, nn.SyncBatchNorm)]:
         layer.__class__ = AllReducedBatchNorm  # type: ignore[assignment]  # the same tensors, other arithmetic
-    return len(converted)
 
 
 def layers(model: nn.Module) -> list[_BatchNorm]:
@@ -105,9 +100,9 @@ def describe_synchronization(model: nn.Module, processes: int, replicas: int) ->
 
 
 @contextlib.contextmanager
-def count_inputs(norms: Iterable[nn.Module], counted: bool) -> Iterator[None]:
+def count_inputs(model: nn.Module, counted: bool) -> Iterator[None]:
     """Set in this block whether inputs count for the statistics of BatchNorm layers."""
-    synchronized = [layer for layer in norms if isinstance(layer, AllReducedBatchNorm)]
+    synchronized = [layer for layer in layers(model) if isinstance(layer, AllReducedBatchNorm)]
     for layer in synchronized:
         layer.counted = counted
     try:
@@ -118,15 +113,12 @@ def count_inputs(norms: Iterable[nn.Module], counted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restore_statistics(norms: Iterable[nn.Module], *, after_errors_only: bool = False) -> Iterator[None]:
+def restore_statistics(model: nn.Module) -> Iterator[None]:
     """Restore the running statistics of BatchNorm layers after this block."""
-    statistics = [buffer for layer in norms for buffer in layer.buffers(recurse=False)]
+    statistics = [buffer for layer in layers(model) for buffer in layer.buffers(recurse=False)]
     before = [buffer.clone() for buffer in statistics]
-    done = False
     try:
         yield
-        done = True
     finally:
-        if not (done and after_errors_only):
-            for buffer, value in zip(statistics, before, strict=True):
-                buffer.copy_(value)
+        for buffer, value in zip(statistics, before, strict=True):
+            buffer.copy_(value)

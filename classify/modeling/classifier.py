@@ -16,7 +16,6 @@ from classify.data.tokenize import Tokens
 from classify.distributed import batch_norm
 from classify.findings import Finding
 from classify.launch import accelerators
-from classify.launch.accelerator import Accelerator
 from classify.modeling import half_weights, lora, memory_estimate
 from classify.modeling.cls_hooks import collect_features, install_hooks, packed_batch
 from classify.modeling.half_weights import MasterWeights
@@ -24,7 +23,7 @@ from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import uses_onednn_linear
 from classify.modeling.kernels.registry import install
-from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, pack, pad, pad_packed, round_tokens
+from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, Padding, pack, pad_packed, round_tokens
 from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
@@ -50,7 +49,7 @@ class Classifier(nn.Module):
         self._first_position = first_position(model.config.to_dict())
         self._half_weights = False
         self._attention = BY_TORCH
-        self.padded_for = accelerators.of("cpu")  # whose shapes padded batches have
+        self.padding = Padding()  # of batches that are not packed
         self._token_multiple = 1
         self.rounds_tokens = False  # packed batches of training have few sizes
         self._limits_tokens = False
@@ -83,15 +82,7 @@ class Classifier(nn.Module):
             if self.rounds_tokens and self.training:
                 return pad_packed(packed, round_tokens(bounds.tokens))
             return pad_packed(packed, -(-bounds.tokens // self._token_multiple) * self._token_multiple)
-        if (shapes := self.padded_for).static_shapes:
-            longest, sequences = int(collated.lengths.max()), shapes.padded_rows(len(collated.lengths))
-            return pad(collated, padding, sequences, shapes.padded_length(longest), shapes.padded_rows(len(rows)))
-        return pad(collated, padding)
-
-    def pad_for(self, accelerator: Accelerator) -> None:
-        """Disable packing and pad batches as this kind of device requires."""
-        self.use_packing(False)
-        self.padded_for = accelerator
+        return self.padding.batch(collated, padding, len(rows))
 
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights are unchanged."""

@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from classify.data.sampler import Rows, batch_by_tokens, split_by_length
 from classify.data.tokenize import Collated
 from classify.modeling.kernels.base import AttentionArgs, AttentionKernel
 from classify.modeling.kernels.registry import ATTENTION
@@ -199,6 +201,28 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
     """Return a mask (length, length), True where two positions are at most `window` apart."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place[None, :]).abs() <= window
+
+
+class Padding:
+    """Padded batches, each as long as its longest text."""
+
+    def batch(self, collated: Collated, pad_token_id: int, rows: int) -> Batch:
+        """Pad the sequences of `rows` rows."""
+        return pad(collated, pad_token_id)
+
+    def targets(self, targets: npt.NDArray[Any], ignored: float) -> npt.NDArray[Any]:
+        """Return the targets of a batch's rows (n, ...), with `ignored` for rows of padding."""
+        return targets
+
+    def divide(self, lengths: Rows, count: int, replicas: int, max_tokens: int | None) -> list[list[Rows]]:
+        """Divide texts into `count` micro-batches of similar length, or more of at most about `max_tokens`.
+
+        Each lists the indices of up to `replicas` devices.
+        """
+        pieces = split_by_length(lengths, count)
+        if max_tokens is not None:
+            pieces = max(pieces, batch_by_tokens(lengths, max_tokens, padded=True), key=len)
+        return [[piece[part] for part in split_by_length(lengths[piece], replicas)] for piece in pieces]
 
 
 AttentionInterface.register(BY_TORCH, packed_attention)

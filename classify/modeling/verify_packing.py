@@ -17,6 +17,7 @@ from classify.distributed.world import World
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.cls_hooks import find_encoder
+from classify.modeling.fixed_shapes import FixedShapes
 from classify.modeling.precision import fp32_products
 
 # In fp32 packed and padded texts differ by rounding only, below 1e-5 of the difference between texts.
@@ -37,7 +38,8 @@ def verify_packing(
     possible.
     """
     if world.accelerator.static_shapes and requested != "packed":
-        classifier.pad_for(world.accelerator)
+        classifier.use_packing(False)
+        classifier.padding = FixedShapes(world.accelerator)
         return "to powers of two, to avoid recompilation"
     if requested == "padded":
         classifier.use_packing(False)

@@ -40,11 +40,6 @@ class Loss(ABC):
         """Return the sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
         return float(len(targets))
 
-    def pad_targets(self, targets: Array, rows: int) -> Array:
-        """Pad targets to `rows` rows."""
-        widths = [(0, rows - len(targets)), *[(0, 0)] * (targets.ndim - 1)]
-        return np.pad(targets, widths, constant_values=self.padding)
-
 
 class Task(LabelEncoder):
     """The meaning of a table's labels. `labels` are the names of the model's outputs, in order.

@@ -26,7 +26,7 @@ from classify.errors import ClassifyError, RankError
 from classify.modeling.kernels.dropout import seed_draws
 from classify.tasks.base import Task
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
-from classify.training.strategies.base import Strategy
+from classify.training.strategies.base import Strategy, trained_params
 
 _FEWEST_ROWS = 8
 # Rows of a class up to which its rows, not the class, weigh as much as others.
@@ -140,7 +140,7 @@ class ContrastiveTrainer:
             [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
             for shard in balance_by_cost(costs, world.world_size)
         ]
-        with strategy.without_exchange():
+        with strategy.accumulate(last=False, counted=len(shards[world.rank]) > 0):
             local_features = self._on_all_ranks(lambda: self._features([rows[piece] for piece in shards[world.rank]]))
             if local_features is None:
                 return False
@@ -158,7 +158,6 @@ class ContrastiveTrainer:
                 f"rank {world.rank} is out of memory in the optimizer step of a contrastive step ({reason}); fewer "
                 "rows per step would not help; use --contrastive-steps 0."
             )
-        world.accelerator.flush()
         return True
 
     def _features(self, pieces: list[npt.NDArray[np.int64]]) -> torch.Tensor:
@@ -173,14 +172,20 @@ class ContrastiveTrainer:
 
     def _backward(self, loss: torch.Tensor) -> bool:
         if loss.requires_grad:  # not on a rank without rows
-            self.strategy.contrastive_backward(loss)
+            # The rows of all ranks are in each rank's loss, so gradients are summed; those averaged are scaled up.
+            scale = self.world.world_size if self.strategy.averages_each_pass else 1
+            self.strategy.backward(loss * scale, last=True)
         return True
 
     def _update(self, rate: float) -> bool:
         """Exchange gradients and update the weights."""
-        self.strategy.sum_contrastive_gradients()
-        set_learning_rate(self.strategy.optimizer, rate)
-        self.strategy.optimizer_step()
+        strategy = self.strategy
+        if not strategy.averages_each_pass:
+            head = set(map(id, strategy.output_layer().values()))  # no loss of features reaches it
+            params = [weight for weight in trained_params(strategy.optimizer) if id(weight) not in head]
+            self.world.all_reduce_gradients(params)
+        set_learning_rate(strategy.optimizer, rate)
+        strategy.optimizer_step()
         return True
 
     def _on_all_ranks(self, compute: Callable[[], T]) -> T | None:

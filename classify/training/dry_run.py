@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from classify.data import sampler
 from classify.distributed.batch_norm import restore_statistics
 from classify.distributed.memory import attempt
+from classify.training.strategies.base import Strategy, trained_params
 from classify.training.trainer import Trainer
 
 # Steps that a measurement takes; the first one does not count.
@@ -32,8 +34,8 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     each = 2 - world.distributed
 
     def dry_step() -> object:
-        moments = [torch.empty_like(weight) for weight in strategy.trained_params for _ in range(each)]
-        with strategy.without_exchange(), restore_statistics(strategy.norms):
+        moments = [torch.empty_like(weight) for weight in trained_params(strategy.optimizer) for _ in range(each)]
+        with strategy.accumulate(last=False):
             return moments, trainer.compute_gradients(heaviest)
 
     while True:
@@ -50,7 +52,7 @@ def measure(trainer: Trainer) -> float:
     """Return rows per second of training, from a few steps that change nothing. A collective."""
     batches, world = trainer.batches, trainer.world
     rows, seconds = list[int](), list[float]()
-    with restore_statistics(trainer.strategy.norms), trainer.strategy.dry_updates():
+    with restore_statistics(trainer.classifier), _without_updates(trainer.strategy):
         for step, _ in zip(itertools.cycle(batches.steps(0, batches.num_rows)), range(_MEASURED), strict=False):
             begin = time.perf_counter()
             total, *_ = trainer.train_step(step)
@@ -66,3 +68,25 @@ def measure(trainer: Trainer) -> float:
     counts = {size: batches.num_rows // size if size == max(typical) else 1 for size in typical}
     total_rows = sum(count * size for size, count in counts.items())
     return total_rows / sum(count * typical[size] for size, count in counts.items())
+
+
+@contextlib.contextmanager
+def _without_updates(strategy: Strategy) -> Iterator[None]:
+    """Have `optimizer_step` change nothing inside: learning rates are 0, the optimizer's state is restored."""
+    optimizer, scaler = strategy.optimizer, strategy.scaler
+    rates, scale = [group["lr"] for group in optimizer.param_groups], scaler.state_dict()
+    state = {
+        parameter: {key: value.clone() for key, value in values.items()}
+        for parameter, values in optimizer.state.items()
+    }
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        optimizer.state.clear()
+        optimizer.state.update(state)
+        if scaler.is_enabled():
+            scaler.load_state_dict(scale)

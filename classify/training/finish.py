@@ -21,6 +21,7 @@ import torch
 
 from classify.data import split_record
 from classify.data.splits import Split, Splits
+from classify.distributed import sharding
 from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
@@ -38,6 +39,7 @@ from classify.training.callbacks import Evaluate
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
+from classify.training.strategies.base import Strategy
 from classify.training.terminal import log_event
 from classify.training.train_log import Log
 from classify.training.trainer import Trainer
@@ -200,7 +202,10 @@ def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *
         return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
     # One rank's values, so that all ranks' weights are the same bits.
     scale, shift = (np.array(context.world.broadcast(values.tolist()), dtype=np.float32) for values in fitted)
-    context.strategy.scale_output_layer(torch.from_numpy(scale), torch.from_numpy(shift))
+    head, factors = sharding.gather_full(context.strategy.output_layer(), keep=True), torch.from_numpy(scale)
+    context.strategy.set_output_layer(
+        head["weight"] * factors[:, None], head["bias"] * factors + torch.from_numpy(shift)
+    )
     return Rescaling(scale, shift)
 
 
@@ -225,6 +230,16 @@ def _describe_calibration(
     return {**rescaling.as_json(), "before": old, "after": new}
 
 
+@torch.no_grad()
+def _round(strategy: Strategy, dtype: torch.dtype) -> None:
+    """Round the weights and buffers that are on a device to `dtype`; they stay in fp32."""
+    strategy.named_weights()  # shards them again
+    model = strategy.classifier.model
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point() and not tensor.is_meta:
+            tensor.copy_(tensor.to(dtype))
+
+
 def _round_weights(context: TrainingContext, final: Final) -> Final:
     """Round the weights to --save-dtype, print by how much that changes probabilities; return the logits after it.
 
@@ -233,7 +248,7 @@ def _round_weights(context: TrainingContext, final: Final) -> Final:
     splits, task, name = context.splits, final.task, context.config.training.save_dtype
     scored_by_folds = splits.folds is not None and splits.test is None
     before = context.compute_logits(splits.scored) if scored_by_folds else final.scored
-    context.strategy.round_weights(getattr(torch, name))
+    _round(context.strategy, getattr(torch, name))
     after = context.compute_logits(splits.scored)
     old, new = task.probabilities(before), task.probabilities(after)
     changed, most = int((task.decide(old) != task.decide(new)).sum()), np.abs(new - old).max()

@@ -31,7 +31,8 @@ from classify.training import contrastive, dry_run, linear_probe, memory_forecas
 from classify.training.folds import make_trainer
 from classify.training.inputs import RunInputs, check
 from classify.training.setup import configure_precision, load_classifier
-from classify.training.strategies.base import Strategy, make_strategy
+from classify.training.strategies.base import Strategy
+from classify.training.strategies.registry import make_placement, make_strategy
 
 # Texts with several labels that inspect.json lists.
 _LISTED = 1000
@@ -74,11 +75,11 @@ def _measure_speed(inputs: RunInputs, tokenizer: object, tokens: Tokens) -> dict
     with training.start() as world, tempfile.TemporaryDirectory() as folder:
         precision = choose_precision(training.precision, world.device, training.opt_level)
         classifier, _ = load_classifier(inputs, tokenizer, [tokens], world.device)
-        strategy = make_strategy(classifier, training, world)
         data = TokenizedSplit(tokens, train.rows, train.targets)
-        strategy.check_room(data.mean_length)
-        strategy.place(Path(folder))
+        placement = make_placement(classifier, training, world, data.mean_length)
+        placement.place(Path(folder))
         configure_precision(inputs, classifier, tokens, world, precision)
+        strategy = make_strategy(classifier, training, world, placement)
         trainer = make_trainer(strategy, inputs.task, data)
         strategy.setup()
         rate = dry_run.measure(trainer)

@@ -16,6 +16,7 @@ import torch
 
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TokenizedSplit
+from classify.distributed import sharding
 from classify.distributed.batch_norm import restore_statistics
 from classify.evaluation.inference import compute_logits
 from classify.modeling.classifier import Classifier
@@ -57,11 +58,12 @@ def init_head_from_probe(
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[selected], world, features=True)
     fitted = None
-    kept = strategy.output_layer_weights(keep=world.is_main) if new else {}
+    head = sharding.gather_full(strategy.output_layer(), keep=True)
+    before = {name: tensor.clone() for name, tensor in head.items()}
     if world.is_main:
         targets, class_weights = data.targets[selected], task.class_weights(strategy.config, data.targets)
         if new:
-            weight, bias = kept["weight"].float().numpy(), kept["bias"].float().numpy()
+            weight, bias = before["weight"].float().numpy().copy(), before["bias"].float().numpy().copy()
             task.grow_head(features, targets, (weight, bias), np.isin(task.labels, new), class_weights)
         else:
             weight, bias = task.fit_head(
@@ -69,7 +71,6 @@ def init_head_from_probe(
             )
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
-    before = {name: tensor.clone() for name, tensor in strategy.output_layer_weights(keep=True).items()}
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
     if not is_final and not new and _are_nearly_constant(features) and _loses_to_chance(strategy, data, task, selected):
         strategy.set_output_layer(before["weight"], before["bias"])
@@ -85,7 +86,7 @@ def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
 def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
     """Return whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
     places, loss = selected[:_TRIED], task.loss(strategy.config, data.targets)
-    with restore_statistics(strategy.norms):
+    with restore_statistics(strategy.classifier):
         logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]
     total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -10,26 +11,25 @@ from torch import nn
 from classify.config.schema import TrainingConfig
 from classify.distributed.sharding import parameter_depths
 from classify.launch import accelerators
-from classify.modeling.half_weights import MasterWeights
 
 
 def make_optimizer(
-    model: nn.Module, config: TrainingConfig, device: torch.device, masters: MasterWeights
+    model: nn.Module, weights: Mapping[str, torch.Tensor], config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """Create AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
     With a layer-wise decay below 1 each layer's learning rate is that of the layer above times the decay; the
     embeddings are below the first layer (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
 
-    Weights in half precision are updated through their `masters`.
+    `weights` are the tensors that it updates, by parameter name; see `Strategy.named_weights`.
     """
     depth = parameter_depths(model)
     top = max(depth.values(), default=0)
-    groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, int], list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             level = top - depth[name] if config.layerwise_lr_decay < 1 else 0
-            groups.setdefault((parameter.ndim >= 2, level), []).append(masters.of(parameter))
+            groups.setdefault((parameter.ndim >= 2, level), []).append(weights[name])
     return torch.optim.AdamW(
         [
             {

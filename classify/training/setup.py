@@ -50,7 +50,8 @@ from classify.training import resume
 from classify.training.checkpoint import Checkpoint
 from classify.training.inputs import RunInputs
 from classify.training.output import Output, acquire_output_dir
-from classify.training.strategies.base import Strategy, make_strategy
+from classify.training.strategies.base import Strategy
+from classify.training.strategies.registry import make_placement, make_strategy
 from classify.training.terminal import log, log_detail
 
 # Rows of a label that may be a typing error.
@@ -233,13 +234,13 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
     _require_enough_rows(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
     classifier, unused = load_classifier(inputs, data.tokenizer, data.all, world.device)
-    strategy = make_strategy(classifier, training, world)
-    strategy.check_room(data.of(train).mean_length)
+    placement = make_placement(classifier, training, world, data.of(train).mean_length)
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
-        placed = strategy.place(output.folder)
+        placed = placement.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         packing = configure_precision(inputs, classifier, data.of(train).tokens, world, precision, before)
+        strategy = make_strategy(classifier, training, world, placement)
         found = [data.decision, *_decide(classifier, packing, world, training.train_batch_size)]
         found += [placed] if placed is not None else []
         if not output.is_writer:
@@ -383,9 +384,8 @@ def configure_precision(
 def _decide(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Finding]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
-    way = (
-        "on" if classifier.packed else "off; padded" if classifier.padded_for.static_shapes else "off; padded by length"
-    )
+    padded = "off; padded" if world.accelerator.static_shapes else "off; padded by length"
+    way = "on" if classifier.packed else padded
     decisions = [
         decided("packing", way, packing, "--packing"),
         decided("device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True),

@@ -20,12 +20,12 @@ import torch
 from classify.data import sampler
 from classify.data.sampler import Rows
 from classify.data.tokenize import TokenizedSplit
-from classify.distributed.batch_norm import count_inputs, restore_statistics
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.layout import send
+from classify.modeling.packing import Batch
 from classify.tasks.base import Loss
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
@@ -58,6 +58,19 @@ class StepEnd:
     save_due: bool
     last: bool
     stopped: bool
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A part of a step on one rank: a batch for each replica, and the targets of their rows.
+
+    With a `weight` of 0 its rows are not of the step.
+    """
+
+    batches: list[Batch]
+    targets: torch.Tensor
+    weight: float
+    last: bool
 
 
 class Callback:
@@ -108,6 +121,17 @@ class Trainer:
     def num_micro_batches(self) -> int:
         """Return the micro-batches per device and step: as requested, or more where memory has run out."""
         return max(self.config.gradient_accumulation_steps, self.progress.min_micro_batches)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Return the most tokens of a micro-batch; None for no limit.
+
+        None where each pass is a collective or moves weights between devices: more micro-batches cost too much there.
+        """
+        limit = self.classifier.max_tokens
+        if limit is None or not self.world.plan.spec.limits_micro_batch_tokens or self.strategy.forward_is_collective:
+            return None
+        return limit // self.world.cache_sharers
 
     def state_dict(self, *, keep: bool) -> TrainerState:
         """Return all that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
@@ -239,7 +263,7 @@ class Trainer:
         """
         number, rank = self.progress.step + 1, self.world.rank
         while True:
-            result, reason = attempt(lambda: self._attempt_gradients(step), self.world.device)
+            result, reason = attempt(lambda: self.compute_gradients(step), self.world.device)
             if result is not None:
                 break
             if self.world.distributed:  # the other ranks are waiting in the exchange
@@ -260,48 +284,47 @@ class Trainer:
                 "moments per trained weight; continue with --resume where more memory is free, or start over with "
                 "--lora, --freeze-layers or a smaller --model."
             )
-        self.world.accelerator.flush()
         return total, weight_sum, norm
-
-    def _attempt_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
-        """Run `compute_gradients`; after an error BatchNorm's statistics are as before, since the step is repeated."""
-        with restore_statistics(self.strategy.norms, after_errors_only=True):
-            return self.compute_gradients(step)
 
     def compute_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
         """Run the forward and backward passes of a step; its gradients are averaged over ranks.
 
         Returns (this rank's summed loss, the rows' weights on all ranks).
         """
-        data, world, strategy, config = self.data, self.world, self.strategy, self.config
-        rows, targets = data.rows[step.indices], data.targets[step.indices]
-        micro_batches = self._micro_batches(step)
-        # A rank without rows still takes part in the exchange of gradients: one row with weight 0.
-        weights = [1.0] * len(micro_batches)
-        count = len(micro_batches)
-        # Where passes wait for each other, every rank runs as many as the busiest one.
-        passes = world.all_reduce_max(count) if strategy.forward_is_collective else count
-        for _ in range(max(1, passes) - count):
-            micro_batches.append([np.zeros(1, dtype=np.int64)])
-            weights.append(0.0)
+        strategy, world = self.strategy, self.world
         # The wrapped model averages over ranks, so each rank's loss is scaled up by their number.
-        weight_sum = self.loss.weight_sum(targets)
+        weight_sum = self.loss.weight_sum(self.data.targets[step.indices])
         scale = world.world_size / weight_sum
         total = torch.zeros((), device=world.device)
         if not self.classifier.model.training:
             strategy.module.train()
-        for number, (pieces, weight) in enumerate(zip(micro_batches, weights, strict=True)):
-            seed_draws(config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
-            batches = [self.classifier.batch(data.tokens, rows[piece]) for piece in pieces]
-            local_targets = targets[np.concatenate(pieces)]
-            padded = self.loss.pad_targets(local_targets, self.classifier.padded_for.padded_rows(len(local_targets)))
-            last = number == len(micro_batches) - 1
-            with strategy.accumulate(last), count_inputs(strategy.norms, weight > 0):
-                loss = self.loss.loss_sum(strategy.forward(batches), send(torch.from_numpy(padded), world.device))
-                strategy.backward(loss * (scale * weight), last)
-                total += weight * loss.detach()
-            world.accelerator.flush()
+        for number, micro_batch in enumerate(self.micro_batches(step)):
+            seed_draws(self.config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
+            with strategy.accumulate(micro_batch.last, counted=micro_batch.weight > 0):
+                loss = self.loss.loss_sum(strategy.forward(micro_batch.batches), micro_batch.targets)
+                strategy.backward(loss * (scale * micro_batch.weight), micro_batch.last)
+                total += micro_batch.weight * loss.detach()
         return total, weight_sum
+
+    def micro_batches(self, step: sampler.Step) -> Iterator[MicroBatch]:
+        """Collate this rank's rows of a step, one micro-batch after the other; at least one, see `weight`."""
+        data, classifier = self.data, self.classifier
+        rows, targets = data.rows[step.indices], data.targets[step.indices]
+        parts = self._divide(step)
+        count = passes = len(parts)
+        # Where passes wait for each other, every rank runs as many as the busiest one.
+        if self.strategy.forward_is_collective:
+            passes = self.world.all_reduce_max(count)
+        # A rank without rows still takes part in the exchange of gradients, with a row of weight 0.
+        parts += [[np.zeros(1, dtype=np.int64)]] * (max(1, passes) - count)
+        for number, pieces in enumerate(parts):
+            local_targets = classifier.padding.targets(targets[np.concatenate(pieces)], self.loss.padding)
+            yield MicroBatch(
+                batches=[classifier.batch(data.tokens, rows[piece]) for piece in pieces],
+                targets=send(torch.from_numpy(local_targets), self.world.device),
+                weight=float(number < count),
+                last=number == len(parts) - 1,
+            )
 
     def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:
         """Halve the micro-batches from here on, doubling their number, on every rank. A collective.
@@ -319,7 +342,7 @@ class Trainer:
         self.strategy.clear_gradients()
         release_cache(self.world.device)
 
-    def _micro_batches(self, step: sampler.Step) -> list[list[Rows]]:
+    def _divide(self, step: sampler.Step) -> list[list[Rows]]:
         return make_micro_batches(
             self.classifier,
             self.data.tokens.lengths(self.data.rows[step.indices]),
@@ -327,12 +350,12 @@ class Trainer:
             self.world.world_size,
             self.num_micro_batches,
             self.world.replicas,
-            self.strategy.max_tokens,
+            self.max_tokens,
         )
 
     def _halved(self, step: sampler.Step) -> int:
         """Return the number of micro-batches of half the size."""
-        return 2 * max(self.num_micro_batches, len(self._micro_batches(step)))
+        return 2 * max(self.num_micro_batches, len(self._divide(step)))
 
     def _smaller(self) -> str:
         """Name settings that need less memory, which a resumed run cannot change."""
@@ -386,13 +409,5 @@ def make_micro_batches(
             for cut in cuts
             if len(cut)
         ]
-    if (shapes := classifier.padded_for).static_shapes:
-        sizes = np.array([shapes.padded_length(length) for length in lengths[shard].tolist()])
-        alike = [shard[sizes == size] for size in np.unique(sizes)]
-        return [[cut] for group in alike for cut in np.array_split(group, count) if len(cut)]
-    pieces = sampler.split_by_length(lengths[shard], count)
-    if max_tokens is not None:
-        within = sampler.batch_by_tokens(lengths[shard], max_tokens, padded=True)
-        pieces = max(pieces, within, key=len)
-    cuts = [shard[piece] for piece in pieces]
-    return [[cut[piece] for piece in sampler.split_by_length(lengths[cut], replicas)] for cut in cuts]
+    parts = classifier.padding.divide(lengths[shard], count, replicas, max_tokens)
+    return [[shard[piece] for piece in pieces] for pieces in parts]

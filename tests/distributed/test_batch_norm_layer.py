@@ -17,12 +17,12 @@ from classify.distributed.batch_norm import (
     AllReducedBatchNorm,
     count_inputs,
     describe_synchronization,
-    layers,
     restore_statistics,
     synchronize,
 )
 from classify.launch.device_plan import ParallelMode
-from classify.training.strategies.base import make_strategy
+from classify.training.strategies.batch_norm import WithBatchNorm
+from classify.training.strategies.ddp import DDPStrategy
 from tests.support.processes import free_port
 
 
@@ -50,7 +50,7 @@ def test_it_is_torchs_layer(layer: nn.Module, shape: tuple[int, ...], group: Non
                                      track_running_stats=layer.track_running_stats))  # fmt: skip
     twin.load_state_dict(model.state_dict())
     held = list(model.parameters())
-    assert synchronize(model) == 1
+    synchronize(model)
     assert isinstance(model[0], AllReducedBatchNorm)
     assert all(one is other for one, other in zip(model.parameters(), held, strict=True))
     one = torch.randn(shape, requires_grad=True)
@@ -77,7 +77,7 @@ def test_what_it_does_is_told() -> None:
 
 def test_an_input_that_does_not_count_leaves_the_statistics_alone(group: None) -> None:
     layer = AllReducedBatchNorm(2)
-    with count_inputs([layer], False):
+    with count_inputs(layer, False):
         assert not layer.counted
     assert layer.counted
 
@@ -100,9 +100,9 @@ def test_buffers_are_broadcast_for_a_batch_norm_alone(norm: bool, group: None) -
     """DistributedDataParallel would send position numbers, which no step changes, before every forward pass."""
     world = TrainingConfig(use_cpu=True).start()
     plan = dataclasses.replace(world.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend="gloo")
-    model: Any = None
-    strategy = make_strategy(model, TrainingConfig(), dataclasses.replace(world, plan=plan))
-    wrapped: Any = strategy.wrap(_Encoder(norm))
+    model: Any = _Encoder(norm)
+    strategy = type("DDP", (WithBatchNorm, DDPStrategy) if norm else (DDPStrategy,), {})
+    wrapped: Any = strategy(model, TrainingConfig(), dataclasses.replace(world, plan=plan)).wrap(model)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         wrapped(torch.ones(3, 4)).sum().backward()
     assert any("broadcast" in event.name for event in seen.events()) is norm
@@ -121,7 +121,7 @@ def test_no_other_buffers_are_copied_in_a_step(norm: bool) -> None:
             return function(*args, **(kwargs or {}))
 
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with Clones(), restore_statistics(layers(model)):
+    with Clones(), restore_statistics(model):
         model(torch.randn(3, 4))
     assert copied == ([(4,), (4,), ()] if norm else [])
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

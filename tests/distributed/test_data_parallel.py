@@ -19,7 +19,8 @@ from classify.data.tokenize import TokenizedSplit
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.launch.device_plan import DevicePlan, Hardware, plan_devices
-from classify.training.strategies.base import Strategy, make_strategy
+from classify.training.strategies.base import Strategy
+from classify.training.strategies.registry import make_strategy
 from classify.training.trainer import StepEnd
 from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer

@@ -20,9 +20,9 @@ from classify.launch.device_plan import ParallelMode
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.modeling.precision import FP32, Precision
-from classify.training.strategies.base import make_strategy
 from classify.training.strategies.data_parallel import BatchDataParallel
-from classify.training.trainer import make_micro_batches
+from classify.training.strategies.registry import find_strategy, make_strategy
+from classify.training.trainer import Trainer, make_micro_batches
 from tests.support import tiny
 from tests.support.processes import free_port
 from tests.support.runs import data_and_model, make_config, make_trainer
@@ -191,7 +191,8 @@ def test_processes_of_a_machine_share_its_caches(
     launch = replace(world.plan.launch, world_size=processes, local_world_size=processes)
     there = replace(world, plan=replace(world.plan, launch=launch, strategy=strategy))
     model: Any = SimpleNamespace(max_tokens=alone)
-    assert make_strategy(model, TrainingConfig(), there).max_tokens == wanted
+    trainer = Trainer(find_strategy(there)(model, TrainingConfig(), there), Any, Any, Any)
+    assert trainer.max_tokens == wanted
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_a_cut_step_changes_no_weight(
         model.set_precision(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
         trainer = make_trainer(model, data, config, config.start(), 16)
         list(trainer.steps())
-        micros.append(len(trainer._micro_batches(trainer.batches.step_at(0))))
+        micros.append(len(trainer._divide(trainer.batches.step_at(0))))
         ends.append(torch.cat([p.detach().float().flatten() for p in model.model.parameters()]))
     assert micros[0] == 1
     assert (micros[1] > 1) is cut

@@ -65,5 +65,5 @@ def test_a_step_takes_what_is_estimated_or_a_little_less(folder: Path, name: str
     )
     weights = sum(parameter.nbytes for parameter in model.model.parameters())
     assert weights == pytest.approx(need.weights, rel=0.05)
-    masters = sum(master.nbytes for master in trainer.strategy.masters.values())
+    masters = sum(master.nbytes for master in getattr(trainer.strategy, "masters", {}).values())
     assert moments + masters == pytest.approx(need.optimizer, rel=0.05)

@@ -21,7 +21,6 @@ from torch import nn
 from classify.cli import main
 from classify.errors import CheckpointError, DiskError, InputError
 from classify.modeling import memory_estimate
-from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import resolve_model
 from classify.tasks.base import Task
 from classify.training import checkpoint
@@ -47,8 +46,9 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def save(folder: Path, step: int, keep: int = 1) -> Path:
     model, optimizer = small()
-    weights = named_state.collect_weights(model, MasterWeights(), True, {})
-    moments = named_state.collect_optimizer_state(model, optimizer, MasterWeights(), True)
+    parameters = dict(model.named_parameters())
+    weights = named_state.collect_weights(model, parameters, True)
+    moments = named_state.collect_optimizer_state(parameters, optimizer, True)
     return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
 
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
     fresh = nn.Linear(4, 3)
     again = torch.optim.AdamW(fresh.parameters())
     named_state.load_weights(fresh, result.model_tensors())
-    named_state.load_optimizer_state(fresh, again, MasterWeights(), result.optimizer_tensors())
+    named_state.load_optimizer_state(dict(fresh.named_parameters()), again, result.optimizer_tensors())
     assert torch.equal(fresh.weight, model.weight)
     for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == other.keys()

@@ -13,7 +13,7 @@ import torch
 import classify.training.run as run
 from classify.errors import InputError
 from classify.files import TEMPORARY
-from classify.training.strategies.device_map import Placement, choose_places
+from classify.training.strategies.device_map import DispatchedLayers, choose_places
 from tests.support import tiny
 from tests.support.runs import make_config, read_json, stop_at
 
@@ -99,7 +99,7 @@ def test_placing_and_taking_back(deep: Path, tmp_path: Path) -> None:
     before, stored = model(input_ids=ids).logits, {name: t.clone() for name, t in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("layer.5" in name or "classifier" in name)
-    placement = Placement(model, choose_places(model, ["cpu"], tokens=10, length=5, gib=0.28 / 1024), tmp_path)
+    placement = DispatchedLayers(model, choose_places(model, ["cpu"], tokens=10, length=5, gib=0.28 / 1024), tmp_path)
     assert "disk" in placement.places.values()
     assert any(parameter.is_meta for parameter in model.parameters())
     left = placement.offloaded_params()

@@ -18,6 +18,7 @@ from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
 from classify.modeling.precision import FP32, Precision, choose_cpu_precision, choose_precision, for_prediction
 from classify.prediction.predict import load_classifier
+from classify.training.strategies.half_weights import WithHalfWeights
 from classify.training.trainer import Trainer
 from tests.support import tiny
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
@@ -240,6 +241,7 @@ def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
 
 def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O2")
+    assert isinstance(trainer.strategy, WithHalfWeights)
     assert trainer.strategy.masters
     for name, parameter in trainer.classifier.model.named_parameters():
         if "LayerNorm" in name:
@@ -267,6 +269,7 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
 
 def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O3")
+    assert isinstance(trainer.strategy, WithHalfWeights)
     assert not trainer.strategy.masters
     assert {parameter.dtype for parameter in trainer.classifier.model.parameters()} == {torch.bfloat16}
     moments = [

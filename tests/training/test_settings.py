@@ -19,7 +19,6 @@ from classify.data.sampler import BatchSampler
 from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
-from classify.modeling.half_weights import MasterWeights
 from classify.modeling.loading import checkpoint_activations, freeze
 from classify.tasks.class_weights import read_class_weights
 from classify.tasks.multi_label import BinaryCrossEntropy, MultiLabel
@@ -220,7 +219,7 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
 
 def test_vectors_are_not_decayed(model_folder: Path) -> None:
     _, model = fresh(model_folder)
-    optimizer = make_optimizer(model, TrainingConfig(), torch.device("cpu"), MasterWeights())
+    optimizer = make_optimizer(model, dict(model.named_parameters()), TrainingConfig(), torch.device("cpu"))
     assert {(p.ndim >= 2, group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]} == {
         (True, 0.01),
         (False, 0.0),

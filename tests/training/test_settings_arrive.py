@@ -14,7 +14,6 @@ from sklearn.metrics import f1_score
 from classify.config.schema import TrainingConfig
 from classify.data.split_rows import cap_rows
 from classify.evaluation import metrics
-from classify.modeling.half_weights import MasterWeights
 from classify.modeling.lora import add_adapters
 from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive, dry_run
@@ -37,7 +36,7 @@ TASK = SingleLabel("abc")
 def test_the_optimizers_settings(model_folder: Path, setting: str, value: float, key: str, expected: object) -> None:
     _, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, **{setting: value})
-    groups = make_optimizer(model, config, torch.device("cpu"), MasterWeights()).param_groups
+    groups = make_optimizer(model, dict(model.named_parameters()), config, torch.device("cpu")).param_groups
     assert groups[0][key] == expected
 
 

@@ -15,9 +15,11 @@ import torch
 
 from classify.config.schema import TrainingConfig
 from classify.distributed import batch_norm
+from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.ragged import flash_applies
 from classify.modeling.packing import MOST_ROUNDED, Batch
+from classify.training.strategies.base import Strategy
 
 # Most graphs: each takes part of a second to record, and a little memory.
 _MOST_GRAPHS = 48
@@ -69,6 +71,31 @@ class _Replay(torch.autograd.Function):
         ctx.recording.grad_outputs.copy_(grads[0])
         ctx.recording.backward.replay()
         return None, None
+
+
+class WithGraphs(Strategy):
+    """Send forward passes through graphs."""
+
+    graphs: TrainingGraphs
+
+    @staticmethod
+    def applies(classifier: Classifier, config: TrainingConfig, world: World) -> bool:
+        return world.plan.spec.records_graphs and graphs_apply(classifier, config, world.device)
+
+    def reset_optimizer(self) -> None:
+        """Forget the recordings, which hold the addresses of gradients."""
+        for weight in self.classifier.parameters():
+            weight.grad = None
+        super().reset_optimizer()
+        self.graphs = TrainingGraphs(self.classifier)
+        self.classifier.rounds_tokens = True
+
+    def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
+        return self.graphs.forward(batches[0].to(self.world.device), features=features)
+
+    def clear_gradients(self) -> None:
+        """Set gradients to zero in place, since graphs add to the same tensors in each step."""
+        self.optimizer.zero_grad(set_to_none=False)
 
 
 class TrainingGraphs:

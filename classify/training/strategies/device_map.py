@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +17,55 @@ import psutil
 import torch
 from torch import nn
 
+from classify.config.schema import TrainingConfig
 from classify.distributed.memory import main_memory
 from classify.distributed.sharding import repeated_layers
+from classify.distributed.world import World
 from classify.errors import InputError
 from classify.files import TEMPORARY
 from classify.findings import Finding, decided
+from classify.modeling.classifier import Classifier
 from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
-from classify.training.strategies.base import Strategy
+from classify.training.strategies.base import Placement, Strategy
 from classify.training.strategies.named_state import Tensors
 
 # Of the memory that is free, the share to plan with; fragments and libraries take the rest.
 _USED = 0.85
 
 
-class DeviceMapStrategy(Strategy):
-    """One process spreads the layers of one model over its devices, main memory and disk."""
+class SpreadLayers(Placement):
+    """Layers on several devices, in main memory and on disk."""
 
-    def check_room(self, length: float) -> None:
-        """Decide which layer goes where. Raises InputError where what is trained does not fit."""
-        config, model = self.config, self.classifier.model
+    def __init__(self, classifier: Classifier, config: TrainingConfig, world: World, length: float):
+        super().__init__(classifier, config, world, length)
         rows = config.train_batch_size / config.gradient_accumulation_steps
-        share = KEPT_INPUT if config.gradient_checkpointing else 1.0
-        self._places = choose_places(model, self.world.devices, share * rows * length, length, config.device_memory)
+        tokens = (KEPT_INPUT if config.gradient_checkpointing else 1.0) * rows * length
+        self._places = choose_places(classifier.model, world.devices, tokens, length, config.device_memory)
 
     def place(self, folder: Path) -> Finding:
         """Move the layers to their places; weights that fit nowhere else are written to a file in `folder`."""
-        self._placement = Placement(self.classifier.model, self._places, folder)
+        self.layers = DispatchedLayers(self.classifier.model, self._places, folder)
         why = "the devices take turns" if len(self.world.devices) > 1 else "as many layers as fit in its memory"
-        return decided("layers", self._placement.describe(), why, "--device-memory", True)
+        return decided("layers", self.layers.describe(), why, "--device-memory", True)
+
+
+class DeviceMapStrategy(Strategy):
+    """One process spreads the layers of one model over its devices, main memory and disk."""
+
+    placement = SpreadLayers
+    placed: SpreadLayers
+
+    def named_weights(self) -> Mapping[str, torch.Tensor]:
+        """Return the weights; those in main memory or on disk, which are frozen, from there."""
+        return {**super().named_weights(), **self.placed.layers.offloaded_params()}
 
     def stock_weights(self, *, keep: bool) -> Tensors:
         """Return the weights to save; the model is in main memory then."""
-        self._placement.undo()
+        self.placed.layers.undo()
         return super().stock_weights(keep=keep)
 
-    def _offloaded_params(self) -> Tensors:
-        """Return the weights in main memory or on disk, by name."""
-        return self._placement.offloaded_params()
 
-
-class Placement:
+class DispatchedLayers:
     """The places of a model's pieces; `undo` brings it back into main memory as it was."""
 
     def __init__(self, model: nn.Module, places: dict[str, str], folder: Path):

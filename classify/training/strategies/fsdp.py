@@ -7,6 +7,7 @@ exchanged after every micro-batch: FSDP exists to avoid keeping whole ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from classify.training.strategies.base import Strategy
 
 class FSDPStrategy(Strategy):
     """One process per device; together they hold one model."""
+
+    forward_is_collective = True  # the ranks gather each layer in every pass
+    averages_each_pass = True
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
         """Shard a model in place, each repeated layer by itself and the rest together."""
@@ -31,19 +35,8 @@ class FSDPStrategy(Strategy):
         fully_shard(classifier, mesh=mesh)
         return classifier
 
-    @property
-    def forward_is_collective(self) -> bool:
-        """Return True: the ranks gather each layer in every pass."""
-        return True
-
-    def reshard(self) -> None:
-        """Reshard the outermost parameters, which stay gathered after a forward pass."""
+    def named_weights(self) -> Mapping[str, torch.Tensor]:
+        """Return the shards; the outermost parameters stay gathered after a forward pass, so they are resharded."""
         module: Any = self.module
         module.reshard()
-
-    def contrastive_backward(self, loss: torch.Tensor) -> None:
-        """Add gradients, which backward passes average over the ranks: so they are scaled to their sum."""
-        super().contrastive_backward(loss * self.world.world_size)
-
-    def sum_contrastive_gradients(self) -> None:
-        """Do nothing: backward passes have exchanged the gradients."""
+        return super().named_weights()

@@ -9,7 +9,6 @@ from torch import nn
 
 from classify.distributed import sharding
 from classify.errors import CheckpointError
-from classify.modeling.half_weights import MasterWeights
 
 Tensors = dict[str, torch.Tensor]
 # The reason why a checkpoint's parameter names may differ from the model's, and what to do.
@@ -19,29 +18,23 @@ _RENAMED = (
 )
 
 
-def collect_weights(
-    model: nn.Module, masters: MasterWeights, keep: bool, offloaded: Mapping[str, torch.Tensor]
-) -> Tensors:
-    """Return the weights by name, in main memory on ranks that `keep` them, empty on others. A collective if sharded.
+def collect_weights(model: nn.Module, weights: Mapping[str, torch.Tensor], keep: bool) -> Tensors:
+    """Return weights and buffers by name, in main memory on ranks that `keep` them. A collective if sharded.
 
-    Weights in half precision are given as their `masters`, where they have some; those on no device are `offloaded`.
+    `weights` are the tensors that hold the parameters exactly, by name; see `Strategy.named_weights`.
     """
     keys = set(_shared_keys(model).values())
-    local = {name: masters[p] for name, p in model.named_parameters() if p in masters} | dict(offloaded)
-    weights = {name: local.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
-    return sharding.gather_full(weights, keep)
+    found = {name: weights.get(name, tensor) for name, tensor in model.state_dict().items() if name in keys}
+    return sharding.gather_full(found, keep)
 
 
 def collect_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, masters: MasterWeights, keep: bool
+    weights: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer, keep: bool
 ) -> Tensors:
     """Return the optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
-    state = {
-        f"{name}/{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(masters.of(parameter), {}).items()
-    }
-    return sharding.gather_full(state, keep)
+    state: Mapping[torch.Tensor, Tensors] = optimizer.state
+    found = {f"{name}/{key}": value for name, weight in weights.items() for key, value in state.get(weight, {}).items()}
+    return sharding.gather_full(found, keep)
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
@@ -64,27 +57,26 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
 
 
 def load_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, masters: MasterWeights, tensors: Tensors
+    weights: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer, tensors: Tensors
 ) -> None:
-    """Restore each parameter's optimizer state by the parameter's name, at any index in the optimizer.
+    """Restore each weight's optimizer state by the parameter's name, at any index in the optimizer.
 
-    `masters` are what the optimizer updates instead of weights in half precision. Raises CheckpointError where the
-    model trains no parameter of a name.
+    Raises CheckpointError where no parameter of a name is trained.
     """
     by_name: dict[str, Tensors] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         by_name.setdefault(name, {})[part] = value
     places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    trained = {name for name, p in model.named_parameters() if id(masters.of(p)) in places}
-    unknown = sorted(set(by_name) - trained)
+    trained = {name: weight for name, weight in weights.items() if id(weight) in places}
+    unknown = sorted(set(by_name) - set(trained))
     if unknown:
         raise CheckpointError(
             f"the checkpoint has optimizer state of {unknown[0]!r}, a parameter that is not trained here: {_RENAMED}"
         )
     state = {
-        places[id(masters.of(p))]: {key: sharding.shard_like(value, p) for key, value in by_name[name].items()}
-        for name, p in model.named_parameters()
+        places[id(weight)]: {key: sharding.shard_like(value, weight) for key, value in by_name[name].items()}
+        for name, weight in trained.items()
         if name in by_name
     }
     # torch's own loading knows on which device and in which type an optimizer wants each value.

@@ -1,0 +1,39 @@
+"""Make the strategy that the device plan names, with what the model, precision and device add to it."""
+
+from __future__ import annotations
+
+import importlib
+
+from classify.config.schema import TrainingConfig
+from classify.distributed.world import World
+from classify.modeling.classifier import Classifier
+from classify.training.strategies.base import Placement, Strategy
+from classify.training.strategies.batch_norm import WithBatchNorm
+from classify.training.strategies.cuda_graphs import WithGraphs
+from classify.training.strategies.half_weights import WithHalfWeights
+from classify.training.strategies.lazy import WithLazyDevice
+
+# Each overrides some methods of the strategy and calls the original; the first one outermost.
+_ADDED = (WithLazyDevice, WithHalfWeights, WithBatchNorm, WithGraphs)
+
+
+def make_placement(classifier: Classifier, config: TrainingConfig, world: World, length: float) -> Placement:
+    """Decide where the layers go, for texts of `length` tokens on average. Raises InputError where they do not fit."""
+    return find_strategy(world).placement(classifier, config, world, length)
+
+
+def make_strategy(
+    classifier: Classifier, config: TrainingConfig, world: World, placed: Placement | None = None
+) -> Strategy:
+    """Make the strategy for a model that is placed, and whose precision is set."""
+    plain = find_strategy(world)
+    added = tuple(extra for extra in _ADDED if extra.applies(classifier, config, world))
+    strategy: type[Strategy] = type(plain.__name__, (*added, plain), {}) if added else plain
+    return strategy(classifier, config, world, placed)
+
+
+def find_strategy(world: World) -> type[Strategy]:
+    """Return the class that the device plan names."""
+    module, _, name = world.plan.spec.implementation.partition(":")
+    implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
+    return implementation
