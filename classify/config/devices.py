@@ -24,6 +24,8 @@ class DeviceConfig:
         "auto",
         "precision of the model; auto: bf16 for training where supported, else fp32; scores in fp32",
         "--precision",
+        affects={"identity"},
+        common=True,
     )
     opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
         None,
@@ -31,18 +33,23 @@ class DeviceConfig:
         "precision throughout; half is fp16, or bf16 on CPUs and with --precision bf16",
         "--opt-level",
         "--fp16-opt-level",
-        learning=True,
+        affects={"later steps"},
     )
-    use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda")
+    use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda", common=True)
     nproc: int | Literal["gpu"] | None = option(
-        None, "processes to start on this machine (gpu: one per GPU), without torchrun", "--nproc", check=above(0)
+        None,
+        "processes to start on this machine (gpu: one per GPU), without torchrun",
+        "--nproc",
+        check=above(0),
+        common=True,
     )
     strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
         "auto",
         "none: one device; dp: DataParallel; ddp: DistributedDataParallel; fsdp: sharded weights; model: one process, "
         "layers spread over devices, memory and disk; auto: dp or none without a launcher, else ddp",
         "--strategy",
-        learning=True,
+        affects={"later steps"},
+        common=True,
     )
     device_memory: float | None = option(
         None, "GiB per device for --strategy model (default: free memory)", "--device-memory", check=above(0)
@@ -52,7 +59,7 @@ class DeviceConfig:
         "compute BatchNorm statistics over the rows of all processes",
         "--sync-batch-norm",
         "--sync-bn",
-        learning=True,
+        affects={"later steps"},
     )
     ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl", "mccl", "smddp"] | None = option(
         None, "communication backend (default: nccl on GPUs, gloo on CPUs)", "--ddp-backend"
@@ -62,6 +69,7 @@ class DeviceConfig:
         "rank of this process on its machine, set by a launcher; -1: not launched",
         "--local-rank",
         check=at_least(-1),
+        restored=False,
     )
     ddp_timeout: int = option(1800, "seconds a rank waits for the others", "--ddp-timeout", check=above(0))
 

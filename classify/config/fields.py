@@ -8,13 +8,16 @@ import math
 import os
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from classify.errors import InputError
 
 Options = TypeVar("Options")
+# What an option can affect: epochs only; epochs and contrastive steps; the start of a run, which a resumed one keeps;
+# the same where no epochs follow it; a run's identity; later steps, so that a resumed run reports a change.
+Effect = Literal["epochs", "steps", "start", "fit", "identity", "later steps"]
 
 # Words of a switch; the short ones, which transformers reads, may be names, too.
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}
@@ -58,21 +61,25 @@ def option(
     help: str,
     *flags: str,
     check: Check | None = None,
-    learning: bool = False,
+    affects: Collection[Effect] = (),
     switch: tuple[str, str] | None = None,
     metavar: str = "NAME",
     several: bool = False,
+    common: bool = False,
+    restored: bool = True,
+    path: Literal["table", "model"] | None = None,
 ) -> Any:
     """Declare a dataclass field that is an option of the program.
 
-    `flags` are its names on the command line; the help shows the first. A resumed run reports changed `learning`
-    options. `switch` holds the values for true and false: YAML reads `off` as false, a flag without a value is true.
-    `metavar` names the value in the help. `several` values, of one flag or of a flag that is given again, are joined by
-    commas.
+    `flags` are its names on the command line; the help shows the first. `affects` says what another value would change;
+    see `Effect`. `switch` holds the values for true and false: YAML reads `off` as false, a flag without a value is
+    true. `metavar` names the value in the help. `several` values, of one flag or of a flag that is given again, are
+    joined by commas. Only `common` options are in the short help. An option that is not `restored` belongs to one
+    command, so --resume does not take it from the earlier run. A `path` is resolved against the folder of that run.
     """
     metadata = {
-        "help": help, "flags": flags, "check": check, "learning": learning, "switch": switch, "metavar": metavar,
-        "several": several,
+        "help": help, "flags": flags, "check": check, "affects": frozenset(affects), "switch": switch,
+        "metavar": metavar, "several": several, "common": common, "restored": restored, "path": path,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -13,10 +13,19 @@ class OutputConfig:
     """Part of `TrainingConfig`; field names are those of `transformers.TrainingArguments` wherever it has the field."""
 
     output_dir: str | None = option(
-        None, "output folder (default: runs/<name of data>-<n>)", "--output-dir", metavar="DIR"
+        None,
+        "output folder (default: runs/<name of data>-<n>)",
+        "--output-dir",
+        metavar="DIR",
+        common=True,
+        restored=False,
     )
     overwrite_output_dir: bool = option(
-        False, "empty the folder first if it holds an earlier run", "--overwrite-output-dir"
+        False,
+        "empty the folder first if it holds an earlier run",
+        "--overwrite-output-dir",
+        common=True,
+        restored=False,
     )
     resume_from_checkpoint: bool | str = option(
         False,
@@ -24,9 +33,15 @@ class OutputConfig:
         "--resume",
         "--resume-from-checkpoint",
         metavar="DIR",
+        common=True,
+        restored=False,
     )
     save_steps: int | None = option(
-        None, "steps between checkpoints, besides the one at each epoch's end", "--save-steps", check=above(0)
+        None,
+        "steps between checkpoints, besides the one at each epoch's end",
+        "--save-steps",
+        check=above(0),
+        affects={"epochs"},
     )
     save_on_each_node: bool = option(
         False, "write all files on each machine, for machines without a shared disk", "--save-on-each-node"
@@ -41,16 +56,20 @@ class OutputConfig:
         "dtype of the saved weights; the 16-bit types halve the file, and the resulting change in probabilities is "
         "printed",
         "--save-dtype",
-        learning=True,
+        affects={"later steps"},
     )
     save_total_limit: int = option(
         2, "number of checkpoints to keep, including the best", "--save-total-limit", check=at_least(1)
     )
     verbose: bool = option(
-        False, "print every automatic decision, not only the important and doubtful ones", "--verbose"
+        False,
+        "print every automatic decision, not only the important and doubtful ones",
+        "--verbose",
+        common=True,
+        restored=False,
     )
-    quiet: bool = option(False, "print errors only", "--quiet")
-    json: bool = option(False, "print JSON lines: decisions, training log, result", "--json")
+    quiet: bool = option(False, "print errors only", "--quiet", restored=False)
+    json: bool = option(False, "print JSON lines: decisions, training log, result", "--json", restored=False)
     logging_steps: int = option(10, "steps between lines of train_log.jsonl", "--logging-steps", check=above(0))
     report_to: str = option(
         "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard if installed", "--report-to", several=True

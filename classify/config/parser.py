@@ -13,7 +13,7 @@ import os
 import sys
 import typing
 from collections.abc import Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,12 +37,8 @@ GROUPS = {
     "Hardware": DeviceConfig,
     "Result": OutputConfig,
 }
-# What --help lists; --help-all lists every option.
-COMMON = (
-    "data", "eval_data", "test_data", "text_column", "label_column", "max_length", "max_train_samples", "model",
-    "preset", "num_train_epochs", "batch_size", "learning_rate", "max_minutes", "seed", "precision", "use_cpu",
-    "nproc", "strategy", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "verbose",
-)  # fmt: skip
+# Fields that mean the same in two ways.
+_BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 # difflib similarity above which a flag is suggested.
 _ALIKE = 0.74
 # Prefix of arguments of other scripts in the namespace.
@@ -141,7 +137,7 @@ def training_parser(program: str, *, full_help: bool = True, description: str = 
     for title, kind in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in own_options(kind):
-            _add(group, name, shown=full_help or name in COMMON)
+            _add(group, name, shown=full_help or FIELDS[name][1].metadata["common"])
         if title == "Result":
             file = "YAML with any of these options, or the JSON of TrainingArguments; flags override it"
             group.add_argument("--config", metavar="FILE", help=file)
@@ -199,8 +195,39 @@ def _help(spec: Field[Any]) -> str:
     return f"{text} (default: {shown})"
 
 
+@dataclass
+class _Layer:
+    """Values of one origin, by field, with their sources, and their names in messages where these are not flags."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, ValueSource] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    # Arguments of other scripts, and those of them without effect.
+    foreign: dict[str, Any] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Settings(_Layer):
+    """Layers in order of precedence: the first that sets a field decides."""
+
+    def add(self, layer: _Layer) -> None:
+        """Add what the layers before it leave open, without what flags such as `--fp16 False` turn off there."""
+        off = hf_arguments.turned_off(self.foreign)
+        overridden = {name for name, (at, value) in off.items() if layer.values.get(at) == value}
+        overridden |= {name for name in off if name in layer.foreign}
+        taken = {*self.values, *(off[name][0] for name in overridden)}
+        taken |= set(_BATCH_SIZES) if any(name in self.values for name in _BATCH_SIZES) else set()
+        for name in [name for name in layer.values if name not in taken]:
+            self.values[name], self.sources[name] = layer.values[name], layer.sources[name]
+            if name in layer.names:
+                self.names[name] = layer.names[name]
+        typed = {f"--{name} {self.foreign[name]}" for name in overridden}
+        self.ignored = [text for text in self.ignored if text not in typed] + layer.ignored
+
+
 def parse_training(argv: Sequence[str], program: str, description: str = DESCRIPTION) -> RunConfig:
-    """Merge the command line, the file of `--config`, the run of `--resume` and the defaults, in this order.
+    """Merge the command line, the file of `--config`, the container, and the run of `--resume`, in this order.
 
     Raises InputError with all faults.
     """
@@ -210,41 +237,27 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     if len(words) == 1 and words[0].endswith(".json"):  # as HfArgumentParser takes it
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
-    explicit: dict[str, Any] = vars(namespace)
-    plan = bool(explicit.pop("plan", False))
-    explicit.pop("debug", None)  # `cli` reads it, before anything is parsed
+    given: dict[str, Any] = vars(namespace)
+    plan, path = bool(given.pop("plan", False)), given.pop("config", None)
+    given.pop("debug", None)  # `cli` reads it, before anything is parsed
     faults = ErrorList(unknown_words(unknown, parser))
-    words_of = {name: explicit.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in explicit}
-    foreign = {name: " ".join(raw) if raw else True for name, raw in words_of.items()}
-    ignored = _translate(foreign, explicit, faults)
-    off = hf_arguments.turned_off(foreign)
-    values: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    others: dict[str, Any] = {}
-    config_file = explicit.pop("config", None)
-    if config_file is not None:
-        values, names, others = _yaml_values(config_file, faults)
-        wanted = {name: raw for name, raw in others.items() if not hf_arguments.is_unset(raw)}
-        overridden = {name for name in off if name in wanted} | _turn_off(off, values)
-        kept = {name: raw for name, raw in wanted.items() if name not in foreign}
-        noted = _translate(kept, values, faults, f"{config_file}: ")
-        noted += _drop_level(values, names, explicit.get("precision", values.get("precision")))
-        ignored = _without(ignored, overridden, foreign) + noted
-    faults += hf_arguments.find_missing_training(foreign, others, config_file)
-    sources = {name: ValueSource("file", typed) for name, typed in names.items() if name not in explicit}
-    sources |= {name: ValueSource("flag") for name in explicit}
-    values = _merge(explicit, values)
-    sources |= _from_container(values, faults)
-    names = {name: text for name, text in names.items() if name not in explicit}
-    values = {name: _join_values(name, hf_arguments.to_value(name, raw)) for name, raw in values.items()}
-    stored, file = _from_run(values, faults)
-    ignored = _without(ignored, _turn_off(off, stored), foreign)
-    merged = _merge(values, stored)
-    taken = [name for name in stored if name in merged and name not in values]
-    sources |= {name: ValueSource("earlier run", file) for name in taken}
-    names |= {name: f"{file}: {name}" for name in taken}
-    sources = {name: source for name, source in sources.items() if name in merged}
-    return RunConfig.from_values(merged, names, faults, plan=plan, sources=sources, ignored=tuple(ignored))
+    settings = _Settings(foreign=_pop_foreign(given))
+    settings.ignored = _translate(settings.foreign, given, faults)
+    settings.values, settings.sources = given, dict.fromkeys(given, ValueSource("flag"))
+    file = _Layer() if path is None else _read_file(path, settings, faults)
+    settings.add(file)
+    faults += hf_arguments.find_missing_training(settings.foreign, file.foreign, path)
+    for layer in (_read_container, _read_run):
+        settings.add(layer(settings.values, faults))
+    values = {name: _join_values(name, hf_arguments.to_value(name, raw)) for name, raw in settings.values.items()}
+    ignored = tuple(settings.ignored)
+    return RunConfig.from_values(values, settings.names, faults, plan=plan, sources=settings.sources, ignored=ignored)
+
+
+def _pop_foreign(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments of other scripts out of the parsed ones."""
+    words = {name: given.pop(_FOREIGN + name) for name in hf_arguments.NAMES if _FOREIGN + name in given}
+    return {name: " ".join(raw) if raw else True for name, raw in words.items()}
 
 
 def _join_values(name: str, raw: Any) -> Any:
@@ -265,69 +278,40 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
             ignored.append(typed)
         elif name in hf_arguments.TRANSLATED:
             try:
-                field, value = hf_arguments.TRANSLATED[name](raw)
+                at, value = hf_arguments.TRANSLATED[name](raw)
             except InputError as error:
                 faults += [f"{where}{fault}" for fault in error.faults]
                 continue
             # By warmup steps of 0 transformers 4 mean the ratio.
-            is_unset = name == "warmup_ratio" and str(explicit.get(field)) in ("0", "0.0")
-            if field not in explicit or is_unset:
-                explicit[field], set_by[field] = value, typed
-            elif explicit[field] != value:
-                flag = shown_name(FIELDS[field][1])
-                other = f"{set_by[field]} means {flag}" if field in set_by else f"{flag} is"
-                faults.append(f"{typed} means {flag} {value}, and {other} {explicit[field]}; give one of them.")
+            is_unset = name == "warmup_ratio" and str(explicit.get(at)) in ("0", "0.0")
+            if at not in explicit or is_unset:
+                explicit[at], set_by[at] = value, typed
+            elif explicit[at] != value:
+                flag = shown_name(FIELDS[at][1])
+                other = f"{set_by[at]} means {flag}" if at in set_by else f"{flag} is"
+                faults.append(f"{typed} means {flag} {value}, and {other} {explicit[at]}; give one of them.")
         else:
             faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
     return ignored
 
 
-def _turn_off(off: dict[str, tuple[str, Any]], values: dict[str, Any]) -> set[str]:
-    """Drop from `values` what flags such as `--fp16 False` turn off; return the names of those that do so."""
-    names = {name for name, (field, value) in off.items() if values.get(field) == value}
-    for name in names:
-        values.pop(off[name][0])
-    return names
-
-
-def _without(ignored: list[str], names: set[str], flags: dict[str, Any]) -> list[str]:
-    """Return the arguments without effect but for the flags `names`."""
-    typed = {f"--{name} {flags[name]}" for name in names}
-    return [text for text in ignored if text not in typed]
-
-
-def _drop_level(values: dict[str, Any], names: dict[str, str], precision: Any) -> list[str]:
-    """Drop a file's `fp16_opt_level`, which JSON of transformers 4 always has, unless fp16 is used; return it."""
-    name = names.get("opt_level", "")
-    if precision == "fp16" or not name.replace("-", "_").endswith(": fp16_opt_level"):
-        return []
-    del names["opt_level"]
-    return [f"{name} {values.pop('opt_level')}"]
-
-
-def _from_container(values: dict[str, Any], faults: ErrorList) -> dict[str, ValueSource]:
-    """Add the defaults of SageMaker's container to `values`; return the sources of those fields."""
+def _read_container(values: dict[str, Any], faults: ErrorList) -> _Layer:
+    """Return the defaults of SageMaker's container."""
+    container: dict[str, tuple[str, str]] = {}
     with faults.collect():
         container = sagemaker.container_values(os.environ, values)
-        values.update({name: value for name, (value, _) in container.items()})
-        return {name: ValueSource("container", variable) for name, (_, variable) in container.items()}
-    return {}
+    return _Layer(
+        {name: value for name, (value, _) in container.items()},
+        {name: ValueSource("container", variable) for name, (_, variable) in container.items()},
+    )
 
 
-def _merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Merge values; the first override the second, also if they set it by the other batch-size field."""
-    alike = ("batch_size", "per_device_train_batch_size")
-    if any(name in first for name in alike):
-        second = {name: value for name, value in second.items() if name not in alike}
-    return {**second, **first}
-
-
-def _from_run(values: dict[str, Any], faults: ErrorList) -> tuple[dict[str, Any], str]:
-    """Return the settings of the run of --resume, and their file, if the command has no --data."""
+def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:
+    """Return the settings of the run of --resume, if the command has no --data."""
     resume = values.get("resume_from_checkpoint", False)
     switch = as_switch(resume, or_name=True)
     if switch is False or "data" in values or faults:
-        return {}, ""
+        return _Layer()
     folder = values.get("output_dir") if switch else resume
     if not isinstance(folder, str):
         newest = ", ".join(newest_runs())
@@ -335,18 +319,52 @@ def _from_run(values: dict[str, Any], faults: ErrorList) -> tuple[dict[str, Any]
             "--resume without --data must name the folder of a run, e.g. --resume runs/my-1. Got nothing "
             f"instead{f'; the newest are {newest}' if newest else ''}."
         )
-        return {}, ""
+        return _Layer()
+    stored: dict[str, Any] = {}
     with faults.collect():
-        run = run_folder(folder)
-        stored = stored_values(run)
+        stored = stored_values(run_folder(folder))
         if launcher.is_launched():  # the launcher has started the processes
             stored.pop("nproc", None)
-        return stored, str(run / FILE)
-    return {}, ""
+    file = str(run_folder(folder) / FILE)
+    source = ValueSource("earlier run", file)
+    return _Layer(stored, dict.fromkeys(stored, source), {name: f"{file}: {name}" for name in stored})
 
 
-def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
-    """Return the fields set in a file, the name of each in messages, and its arguments of other scripts."""
+def _read_file(path: str, flags: _Layer, faults: list[str]) -> _Layer:
+    """Return the settings of a YAML file, and what its arguments of other scripts mean where `flags` have none."""
+    layer = _Layer()
+    fields_by_key = yaml_keys()
+    for key, value in _read_yaml(path, faults).items():
+        spelled = str(key).replace("-", "_")
+        name = fields_by_key.get(spelled)
+        if value is None:
+            continue
+        if name is None and spelled in hf_arguments.NAMES:
+            layer.foreign[spelled] = value
+        elif name is None:
+            faults.append(f"{path}: " + unknown_name(str(key), list(fields_by_key)))
+        elif layer.values.get(name, value) != value:
+            other = layer.names[name].split(": ")[-1]
+            faults.append(f"{path}: {key} and {other} are the same setting; keep one of them.")
+        elif name not in layer.values:
+            layer.values[name], layer.names[name] = value, f"{path}: {key}"
+    layer.sources = {name: ValueSource("file", typed) for name, typed in layer.names.items()}
+    layer.foreign = hf_arguments.join_configuration(layer.foreign)
+    wanted = {name: raw for name, raw in layer.foreign.items() if not hf_arguments.is_unset(raw)}
+    translated = {name: raw for name, raw in wanted.items() if name not in flags.foreign}
+    layer.ignored = _translate(translated, layer.values, faults, f"{path}: ")
+    level = layer.names.get("opt_level", "")
+    half = flags.values.get("precision", layer.values.get("precision"))
+    if half != "fp16" and level.replace("-", "_").endswith(": fp16_opt_level"):
+        # JSON of transformers 4 always has a level.
+        layer.ignored.append(f"{level} {layer.values.pop('opt_level')}")
+    for name in set(layer.values) - set(layer.sources):
+        layer.sources[name] = ValueSource("file", path)
+    return layer
+
+
+def _read_yaml(path: str, faults: list[str]) -> dict[Any, Any]:
+    """Return the keys and values of a YAML file."""
     import yaml
 
     try:
@@ -357,7 +375,7 @@ def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str
         faults.append(
             f"--config {path}: cannot be read ({error.strerror}). Give a YAML file, e.g. configs/quickstart.yaml."
         )
-        return {}, {}, {}
+        return {}
     # A value such as 2024-02-30, or with a tag such as !!bool, raises errors of Python.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -366,37 +384,15 @@ def _yaml_values(path: str, faults: list[str]) -> tuple[dict[str, Any], dict[str
         if isinstance(error, UnicodeDecodeError | RecursionError):
             problem = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8 text"
         faults.append(f"--config {path}{where}: not valid YAML ({problem}). Expected lines such as 'batch-size: 32'.")
-        return {}, {}, {}
-    if content is None:
-        return {}, {}, {}
-    if not isinstance(content, dict):
+        return {}
+    if not isinstance(content, dict | None):
         faults.append(
             f"--config {path}: expected lines such as 'batch-size: 32'. Got a {type(content).__name__} instead."
         )
-        return {}, {}, {}
+        return {}
     for key, line in _repeated_keys(root):
         faults.append(f"--config {path} line {line}: {key} is given twice; drop one of them.")
-    values: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    fields_by_key = yaml_keys()
-    foreign: dict[str, Any] = {}
-    for key, value in content.items():
-        spelled = str(key).replace("-", "_")
-        name = fields_by_key.get(spelled)
-        if value is None:
-            continue
-        if name is None and spelled in hf_arguments.NAMES:
-            foreign[spelled] = value
-        elif name is None:
-            faults.append(f"{path}: " + unknown_name(str(key), list(fields_by_key)))
-        elif name in values and values[name] == value:
-            continue
-        elif name in values:
-            faults.append(f"{path}: {key} and {names[name].split(': ')[-1]} are the same setting; keep one of them.")
-        else:
-            values[name] = value
-            names[name] = f"{path}: {key}"
-    return values, names, hf_arguments.join_configuration(foreign)
+    return content or {}
 
 
 def _repeated_keys(root: Any) -> list[tuple[str, int]]:

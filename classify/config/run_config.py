@@ -11,21 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from classify.config.fields import convert, shown_name
+from classify.config.fields import Effect, convert, shown_name
 from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
 from classify.launch.strategies import STRATEGIES
 
-# Settings that affect epochs only, and those that affect contrastive steps, too.
-_OF_EPOCHS = (
-    "batch_size", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "loss",
-    "sampler", "patience", "metric_for_best_model", "gradient_accumulation_steps", "save_steps",
-)  # fmt: skip
-_OF_STEPS = (
-    "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "layerwise_lr_decay", "lora",
-    "freeze_embeddings", "freeze_layers", "dropout", "gradient_checkpointing", "max_grad_norm",
-)  # fmt: skip
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
 # Kinds of sources of automatic values; in run.json such a source is only its kind.
@@ -156,8 +147,8 @@ class RunConfig:
         if training.epochs > 0 or training.max_steps > 0:
             return []
         explicit = self.explicit_values()
-        unused = _OF_EPOCHS if training.contrastive_steps else (*_OF_EPOCHS, *_OF_STEPS)
-        names = [name for name in unused if name in explicit]
+        unused: tuple[Effect, ...] = ("epochs",) if training.contrastive_steps else ("epochs", "steps")
+        names = [name for name in fields_that_affect(*unused) if name in explicit]
         if "class_weights" in explicit and not fits_head:
             names.append("class_weights")
         return [shown_name(FIELDS[name][1]) for name in names]
@@ -288,3 +279,8 @@ def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
 _PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
 FIELDS = {spec.name: (part, spec) for part, kind in _PARTS.items() for spec in dataclasses.fields(kind)}
 HINTS: dict[str, Any] = {name: hint for kind in _PARTS.values() for name, hint in typing.get_type_hints(kind).items()}
+
+
+def fields_that_affect(*effects: Effect) -> list[str]:
+    """Return the names of the fields that declare one of the effects."""
+    return [name for name, (_, spec) in FIELDS.items() if not spec.metadata["affects"].isdisjoint(effects)]

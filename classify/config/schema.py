@@ -56,6 +56,8 @@ class DataConfig(ReadConfig):
         "--train-file",
         metavar="FILE",
         several=True,
+        common=True,
+        path="table",
     )
     eval_data: str | None = option(
         None,
@@ -64,6 +66,8 @@ class DataConfig(ReadConfig):
         "--validation-file",
         metavar="FILE",
         several=True,
+        common=True,
+        path="table",
     )
     test_data: str | None = option(
         None,
@@ -72,12 +76,18 @@ class DataConfig(ReadConfig):
         "--test-file",
         metavar="FILE",
         several=True,
+        common=True,
+        path="table",
     )
     labels: str | None = option(
-        None, "file with one label per line of --data, if that holds texts only", "--labels", metavar="FILE"
+        None,
+        "file with one label per line of --data, if that holds texts only",
+        "--labels",
+        metavar="FILE",
+        path="table",
     )
-    eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels", metavar="FILE")
-    test_labels: str | None = option(None, "the same for --test-data", "--test-labels", metavar="FILE")
+    eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels", metavar="FILE", path="table")
+    test_labels: str | None = option(None, "the same for --test-data", "--test-labels", metavar="FILE", path="table")
     text_column: str | None = option(
         None,
         "text column, or several to join: title,body (default: auto-detected)",
@@ -86,6 +96,7 @@ class DataConfig(ReadConfig):
         "--text-column-names",
         metavar="COLUMN",
         several=True,
+        common=True,
     )
     text_pair_column: str | None = option(
         None,
@@ -103,6 +114,7 @@ class DataConfig(ReadConfig):
         "--label-column-name",
         metavar="COLUMN",
         several=True,
+        common=True,
     )
     task: Literal["auto", "single", "multi", "regression"] = option(
         "auto",
@@ -145,7 +157,11 @@ class DataConfig(ReadConfig):
         metavar="FORMAT",
     )
     split_like: str | None = option(
-        None, "output folder of an earlier run, whose rows keep their split or fold", "--split-like", metavar="DIR"
+        None,
+        "output folder of an earlier run, whose rows keep their split or fold",
+        "--split-like",
+        metavar="DIR",
+        path="table",
     )
     folds: int | None = option(
         None,
@@ -183,18 +199,22 @@ class DataConfig(ReadConfig):
         "--max-length",
         "--max-seq-length",
         check=at_least(4),
+        affects={"identity"},
+        common=True,
     )
     long_texts: Literal["truncate", "head-tail", "chunks"] = option(
         "truncate",
         "texts longer than --max-length; truncate: first tokens; head-tail: first and last tokens; chunks: all tokens, "
         "logits averaged over chunks",
         "--long-texts",
+        affects={"start"},
     )
     max_train_samples: int | None = option(
         None,
         "train on this many rows only (classes still come from all rows)",
         "--max-train-samples",
         check=at_least(2),
+        common=True,
     )
 
 
@@ -209,54 +229,68 @@ class ModelConfig:
         "for texts that are not English)",
         "--model",
         "--model-name-or-path",
+        affects={"identity"},
+        common=True,
+        path="model",
     )
     head: Literal["auto", "probe", "random", "keep"] = option(
         "auto",
         "initial classification head; probe: a linear model fitted on the encoder's features; random; keep: the head "
         "of the run whose folder is --model; auto: keep if its labels fit, else probe",
         "--head",
+        affects={"start"},
     )
     pooling: Literal["auto", "first", "mean"] = option(
         "auto",
         "classifier input: the first token, or the mean over tokens by one added layer; auto: the mean if the model "
         "was trained with it",
         "--pooling",
+        affects={"identity"},
     )
     packing: Literal["auto", "packed", "padded"] = option(
         "auto",
         "pack texts end to end, or pad them; auto: pack if packed and padded logits agree",
         "--packing",
-        learning=True,
+        affects={"later steps"},
     )
     kernels: Literal["auto", "off"] = option(
         "auto",
         "auto: use this program's faster kernels where they apply; off: use torch's operations only",
         "--kernels",
-        learning=True,
         switch=("auto", "off"),
+        affects={"later steps"},
     )
     compact_vocabulary: bool = option(
         True,
         "remove embeddings of unused tokens while the model trains, and restore them unchanged; false: keep them",
         "--compact-vocabulary",
+        affects={"identity"},
     )
-    freeze_embeddings: bool = option(False, "freeze the embeddings", "--freeze-embeddings")
+    freeze_embeddings: bool = option(
+        False, "freeze the embeddings", "--freeze-embeddings", affects={"steps", "identity"}
+    )
     freeze_layers: int = option(
         0,
         "freeze the embeddings and this many layers, counted from the input; 0: none",
         "--freeze-layers",
         check=at_least(0),
+        affects={"steps", "identity"},
     )
     lora: bool = option(
         False,
         "train low-rank adapters (LoRA) on frozen layers and merge them at the end; the default learning rate is ten "
         "times as high",
         "--lora",
+        affects={"steps", "identity"},
     )
     lora_rank: int = option(16, "rank of LoRA's matrices", "--lora-rank", check=at_least(1))
     lora_alpha: int = option(32, "LoRA's scale is alpha / rank", "--lora-alpha", check=above(0))
     dropout: float | None = option(
-        None, "dropout probability (default: the model's)", "--dropout", check=between(0, 1), learning=True
+        None,
+        "dropout probability (default: the model's)",
+        "--dropout",
+        check=between(0, 1),
+        affects={"later steps", "steps"},
     )
 
     @property
@@ -274,6 +308,8 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "default",
         "default: the recipe for the table's size; fast: only a logistic regression on the frozen encoder",
         "--preset",
+        affects={"start"},
+        common=True,
     )
     num_train_epochs: float | None = option(
         None,
@@ -281,141 +317,176 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--epochs",
         "--num-train-epochs",
         check=at_least(0),
-        learning=True,
+        affects={"later steps"},
+        common=True,
     )
     max_steps: int = option(
         -1,
         "maximum number of steps; overrides --epochs; -1: no limit",
         "--max-steps",
         check=Check("above 0, or -1", lambda steps: steps > 0 or steps == -1),
-        learning=True,
+        affects={"later steps"},
     )
     max_minutes: float | None = option(
         None,
         "time limit in minutes from the command's start; fewer epochs if they would not fit",
         "--max-minutes",
         check=above(0),
-        learning=True,
+        affects={"later steps"},
+        common=True,
     )
     batch_size: int | None = option(
         None,
         "global batch size, over all devices (default: 32 for large tables, 16 or 8 for small ones)",
         "--batch-size",
         check=above(0),
+        affects={"epochs", "identity"},
+        common=True,
     )
     per_device_train_batch_size: int | None = option(
         None,
         "batch size per device, instead of the global --batch-size",
         "--per-device-train-batch-size",
         check=above(0),
+        affects={"epochs"},
     )
     gradient_accumulation_steps: int = option(
         1,
         "micro-batches per device and step; the global batch size is unchanged",
         "--gradient-accumulation-steps",
         check=above(0),
-        learning=True,
+        affects={"later steps", "epochs"},
     )
     gradient_checkpointing: bool = option(
         False,
         "recompute activations in the backward pass: less memory, slower",
         "--gradient-checkpointing",
         "--activation-checkpointing",
-        learning=True,
+        affects={"later steps", "steps"},
     )
     learning_rate: float | None = option(
         None,
         "peak learning rate of AdamW (default: 5e-5; 3e-5 above hidden size 512; ten times that with --lora)",
         "--learning-rate",
         check=above(0),
-        learning=True,
+        affects={"later steps", "steps", "fit"},
+        common=True,
     )
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
-        "linear", "learning-rate schedule after warmup", "--lr-scheduler-type", learning=True
+        "linear", "learning-rate schedule after warmup", "--lr-scheduler-type", affects={"later steps", "epochs"}
     )
     contrastive_steps: int | None = option(
         None,
         "contrastive steps before the head is initialized (default: 100 below 4,000 rows, else 0)",
         "--contrastive-steps",
         check=at_least(0),
+        affects={"start"},
     )
     label_texts: Literal["auto", "none"] = option(
         "auto",
         "auto: below 300 labelled rows, add the label names as training texts if they are words; none: do not",
         "--label-texts",
-        learning=True,
+        affects={"later steps"},
     )
     weight_decay: float = option(
-        0.01, "AdamW's weight decay; none on biases and norms", "--weight-decay", check=between(0, 1), learning=True
+        0.01,
+        "AdamW's weight decay; none on biases and norms",
+        "--weight-decay",
+        check=between(0, 1),
+        affects={"later steps", "steps"},
     )
-    adam_beta1: float = option(0.9, "AdamW's beta 1", "--adam-beta1", check=between(0, 1), learning=True)
-    adam_beta2: float = option(0.999, "AdamW's beta 2", "--adam-beta2", check=between(0, 1), learning=True)
-    adam_epsilon: float = option(1e-8, "AdamW's epsilon", "--adam-epsilon", check=above(0), learning=True)
+    adam_beta1: float = option(
+        0.9, "AdamW's beta 1", "--adam-beta1", check=between(0, 1), affects={"later steps", "steps"}
+    )
+    adam_beta2: float = option(
+        0.999, "AdamW's beta 2", "--adam-beta2", check=between(0, 1), affects={"later steps", "steps"}
+    )
+    adam_epsilon: float = option(
+        1e-8, "AdamW's epsilon", "--adam-epsilon", check=above(0), affects={"later steps", "steps"}
+    )
     layerwise_lr_decay: float = option(
         1.0,
         "learning-rate factor of each layer relative to the layer above",
         "--layerwise-lr-decay",
         check=between(0, 1, include_high=True),
-        learning=True,
+        affects={"later steps", "steps"},
     )
     label_smoothing_factor: float = option(
         0.0,
         "label smoothing: share of each target that is spread over all classes",
         "--label-smoothing-factor",
         check=between(0, 1),
-        learning=True,
+        affects={"later steps", "epochs"},
     )
     class_weights: str = option(
         "none",
         "balanced: weight classes inversely to their frequency; or a JSON file: {label: weight}",
         "--class-weights",
         metavar="balanced|FILE",
-        learning=True,
+        affects={"later steps", "fit"},
     )
     loss: Literal["cross_entropy", "focal"] = option(
         "cross_entropy",
         "focal: down-weight rows that are predicted correctly with high confidence (Lin et al., 2017, gamma 2)",
         "--loss",
-        learning=True,
+        affects={"later steps", "epochs"},
     )
     sampler: Literal["uniform", "balanced"] = option(
-        "uniform", "balanced: draw rows with replacement, all classes equally often", "--sampler", learning=True
+        "uniform",
+        "balanced: draw rows with replacement, all classes equally often",
+        "--sampler",
+        affects={"later steps", "epochs"},
     )
     patience: int | None = option(
         None,
         "early stopping: evaluations (one per epoch) without improvement; the best weights are kept",
         "--patience",
         check=above(0),
-        learning=True,
+        affects={"later steps", "epochs"},
     )
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         "weights to keep: last, or best on the validation split; auto: last, unless earlier ones are more accurate by "
         "two standard errors; best for several labels, scores, and metrics that are errors",
         "--keep",
-        learning=True,
+        affects={"later steps"},
     )
     metric_for_best_model: str | None = option(
         None,
         "validation metric that selects the best weights: loss or any of metrics.json (default: macro_f1; "
         "average_precision for several labels, pearson for scores)",
         "--metric-for-best-model",
-        learning=True,
+        affects={"later steps", "epochs"},
     )
     calibrate: Literal["auto", "none"] = option(
         "auto",
         "auto: fit a temperature (several labels: a scale and shift per label) on validation or out-of-fold rows and "
         "fold it into the output layer",
         "--calibrate",
-        learning=True,
+        affects={"later steps"},
     )
     max_grad_norm: float = option(
-        1.0, "clip gradients to this norm; 0: off", "--max-grad-norm", check=at_least(0), learning=True
+        1.0,
+        "clip gradients to this norm; 0: off",
+        "--max-grad-norm",
+        check=at_least(0),
+        affects={"later steps", "steps"},
     )
     warmup_steps: float = option(
-        0.1, "warmup steps; below 1: fraction of all steps", "--warmup-steps", check=at_least(0), learning=True
+        0.1,
+        "warmup steps; below 1: fraction of all steps",
+        "--warmup-steps",
+        check=at_least(0),
+        affects={"later steps", "epochs"},
     )
-    seed: int = option(42, "seed of the split, the shuffle, the head and dropout", "--seed", check=between(0, 2**31))
+    seed: int = option(
+        42,
+        "seed of the split, the shuffle, the head and dropout",
+        "--seed",
+        check=between(0, 2**31),
+        affects={"identity"},
+        common=True,
+    )
 
     @property
     def train_batch_size(self) -> int:

@@ -13,12 +13,6 @@ from classify.errors import InputError
 
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"
-TABLES = ("data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like")
-_PATHS = (*TABLES, "model")
-# Fields that belong to one command and are not restored.
-_NOT_RESTORED = (
-    "resume_from_checkpoint", "overwrite_output_dir", "output_dir", "local_rank", "verbose", "quiet", "json",
-)  # fmt: skip
 _NEWEST = 3
 
 
@@ -65,14 +59,15 @@ def stored_values(folder: Path) -> dict[str, Any]:
         name: value
         for name, value in stored.items()
         if name in FIELDS
-        and name not in _NOT_RESTORED
+        and FIELDS[name][1].metadata["restored"]
         and name not in automatic
         and value != FIELDS[name][1].default
         and value is not None
     }
-    for name in _PATHS:
-        if isinstance(values.get(name), str):
-            values[name] = _resolve_path(values[name], base, keep=name not in TABLES)
+    for name, value in values.items():
+        kind = FIELDS[name][1].metadata["path"]
+        if kind is not None and isinstance(value, str):
+            values[name] = _resolve_path(value, base, keep=kind == "model")
     return values
 
 

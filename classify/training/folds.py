@@ -20,7 +20,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
-from classify.config.run_config import FIELDS
+from classify.config.run_config import fields_that_affect
 from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
 from classify.data.tokenize import TokenizedSplit
@@ -28,7 +28,6 @@ from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.files import atomic_path
 from classify.tasks.base import Task
-from classify.training.resume import INITIAL_SETTINGS
 from classify.training.setup import TrainingContext
 from classify.training.strategies.base import Strategy
 from classify.training.trainer import Trainer
@@ -106,9 +105,8 @@ def _path(context: TrainingContext, number: int) -> Path:
 def _identity(context: TrainingContext) -> str:
     """Return a hash of everything that a fold's logits depend on."""
     settings = context.settings
-    learning = {name: settings[name] for name, (_, spec) in FIELDS.items() if spec.metadata["learning"]}
-    start = {name: settings[name] for name in INITIAL_SETTINGS}
-    values = json.dumps({**context.identity, **learning, **start}, sort_keys=True, default=str)
+    learning = {name: settings[name] for name in fields_that_affect("start", "later steps")}
+    values = json.dumps({**context.identity, **learning}, sort_keys=True, default=str)
     return hashlib.sha256(values.encode()).hexdigest()
 
 

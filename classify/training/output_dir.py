@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classify.config.fields import split_paths
-from classify.config.run_config import RunConfig
-from classify.config.stored_run import CHECKPOINTS, TABLES, run_folder
+from classify.config.run_config import FIELDS, RunConfig
+from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.errors import InputError
 from classify.files import TEMPORARY, remove_temporaries, why_not_writable
 from classify.launch import launcher
@@ -71,7 +71,8 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     elif launcher.should_check_output_dir():
         if (named / LOCK).exists():
             FolderLock(named).release()
-        tables = [path for name in TABLES if (paths := getattr(config.data, name)) for path in split_paths(paths)]
+        names = [name for name, (_, spec) in FIELDS.items() if spec.metadata["path"] == "table"]
+        tables = [path for name in names if (paths := getattr(config.data, name)) for path in split_paths(paths)]
         check_folder(plan, named, [*tables, config.model.name])
     return plan
 

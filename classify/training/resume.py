@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from classify.config.fields import shown_name
-from classify.config.run_config import FIELDS, RunConfig
+from classify.config.run_config import FIELDS, RunConfig, fields_that_affect
 from classify.data.sampler import BatchSampler
 from classify.errors import CheckpointError, InputError
 from classify.files import read_json
@@ -87,10 +87,6 @@ def _read_progress(saved: Checkpoint) -> Progress:
     return progress
 
 
-# Settings that only matter before the first checkpoint, and how texts are read.
-INITIAL_SETTINGS = ("preset", "head", "contrastive_steps", "long_texts")
-# Further ones, where no epochs follow the start.
-_START_SETTINGS = ("class_weights", "learning_rate")
 # Values that would not help in a message, as words.
 _DIFFER = {
     "texts": "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ",
@@ -115,7 +111,7 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
-    initial = (*INITIAL_SETTINGS, *_START_SETTINGS) if is_start_all else INITIAL_SETTINGS
+    initial = fields_that_affect("start", "fit") if is_start_all else fields_that_affect("start")
     changed += _list_changes(saved.state["settings"], settings, initial)
     if changed:
         raise InputError(
@@ -157,7 +153,7 @@ def is_finished(
 def _log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
     """Print the settings of learning that differ from those the checkpoint was trained with."""
     before = saved.state["settings"]
-    changed = _list_changes(before, now, [name for name in now if FIELDS[name][1].metadata["learning"]])
+    changed = _list_changes(before, now, fields_that_affect("later steps"))
     if changed:
         output.log(f"note: {'; '.join(changed)} from step {saved.step} on")
 

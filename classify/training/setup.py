@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from classify.config.run_config import RunConfig
+from classify.config.run_config import RunConfig, fields_that_affect
 from classify.data.coverage import check_coverage, check_ids
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
@@ -144,20 +144,17 @@ class TrainingContext:
         """Return the values that must be equal to continue from a checkpoint."""
         config, vocabulary = self.config, self.classifier.vocabulary
         model, training = config.model, config.training
-        return {
-            "texts": self.splits.fingerprint,
-            "label_texts": list(self.inputs.label_texts) or None,
-            "model": model.name,
+        resolved = {
             "max_length": self.data.max_length,
             "batch_size": training.train_batch_size,
-            "seed": training.seed,
             "precision": self.classifier.precision.name,
             "pooling": self.inputs.model.pooling,
             "lora": [model.lora_rank, model.lora_alpha] if model.lora else None,
-            "freeze_embeddings": model.freeze_embeddings,
-            "freeze_layers": model.freeze_layers,
             "compact_vocabulary": vocabulary is not None and vocabulary.compacted,
         }
+        texts = {"texts": self.splits.fingerprint, "label_texts": list(self.inputs.label_texts) or None}
+        flat = config.flat()
+        return {**texts, **{name: resolved.get(name, flat[name]) for name in fields_that_affect("identity")}}
 
     @property
     def settings(self) -> dict[str, Any]:
