@@ -56,7 +56,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         folder = Path(options.output_dir or Path("evaluations") / name)
         if options.output_dir is None and not options.overwrite_output_dir:
             folder = _free_folder(name)
-        if launcher.should_check_output_dir():
+        if launcher.here().checks_output_dir:
             _check_folder(folder, overwrite=options.overwrite_output_dir)
         trained, _ = count_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics

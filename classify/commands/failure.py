@@ -48,7 +48,7 @@ def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     """
     if debug:
         traceback.print_exc()
-    if everywhere and not launcher.should_print_errors():
+    if everywhere and not launcher.here().is_local_main:
         time.sleep(1.0)
         return code
     lines = [f"error: {line}\n" for line in escape_controls(message).split("\n")]
@@ -74,9 +74,9 @@ def _wait_for_peer_error(error: BaseException) -> None:
 
     --nproc gives a rank time to print its error before it ends the others.
     """
-    if launcher.is_launched() and is_lost_peer(error):
+    if launcher.here().is_launched and is_lost_peer(error):
         interrupts.end_if_terminated()
-        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.is_nproc_worker() else 0.0))
+        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.here().is_worker else 0.0))
 
 
 def forward_prediction_errors(*, use_cpu: bool) -> AbstractContextManager[None]:

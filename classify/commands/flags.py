@@ -78,5 +78,5 @@ def count(text: str, flag: str) -> int:
 
 def check_standard_input(data: str) -> None:
     """Raise InputError where several processes would read standard input."""
-    if reads_stream(data) and launcher.is_launched():
+    if reads_stream(data) and launcher.here().is_launched:
         raise InputError(f"--data {data}: only one of several processes can read a stream; give a file.")

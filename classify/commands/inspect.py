@@ -19,7 +19,7 @@ make_parser = functools.partial(training_parser, description=_DESCRIPTION)
 def run(arguments: Sequence[str], program: str) -> int:
     """Inspect a table; the flags are those of training. With --json one JSON object is printed, and no file written."""
     config = parse_training(arguments, program, _DESCRIPTION)
-    if config.training.nproc is not None or launcher.is_launched():
+    if config.training.nproc is not None or launcher.here().is_launched:
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
     from classify.files import write_json
     from classify.training.inspection import inspect_run

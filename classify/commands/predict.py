@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.text is not None:
         _check_text(options)
     options.out = options.out or _OUT
-    if options.nproc is not None and not launcher.is_nproc_worker():
+    if options.nproc is not None and not launcher.here().is_worker:
         return spawn.run_processes(["predict", *arguments], _count_processes(options))
     if options.text is not None:
         return _predict_text(options)

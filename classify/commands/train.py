@@ -20,7 +20,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     check_start(config.training)
     with launcher.forward_errors(config.training.start, print_error_early):
         inputs = check_inputs(config)
-    if config.training.nproc is not None and not launcher.is_nproc_worker():
+    if config.training.nproc is not None and not launcher.here().is_worker:
         count = device_plan.count_devices() if config.training.nproc == "gpu" else config.training.nproc
         return spawn.run_processes(["train", *arguments], count)
     if config.plan:

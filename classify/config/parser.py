@@ -323,7 +323,7 @@ def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:
     stored: dict[str, Any] = {}
     with faults.collect():
         stored = stored_values(run_folder(folder))
-        if launcher.is_launched():  # the launcher has started the processes
+        if launcher.here().is_launched:  # the launcher has started the processes
             stored.pop("nproc", None)
     file = str(run_folder(folder) / FILE)
     source = ValueSource("earlier run", file)

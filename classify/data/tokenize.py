@@ -350,7 +350,7 @@ def _describe_policy(tokens: Tokens, longer: Ids) -> str:
 
 def _encode(tokenizer: Any, texts: Texts) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
     """Yield the flat ids of a block of texts, and how many each has; the next block is tokenized meanwhile."""
-    bar = progress_bar(len(texts), 0, "text", enabled=launcher.is_main_process(), delayed=True)
+    bar = progress_bar(len(texts), 0, "text", enabled=launcher.here().is_main, delayed=True)
     # The tokenizers library works without the GIL.
     with bar, ThreadPoolExecutor(1) as ahead:
         starts = range(0, len(texts), _BATCH)

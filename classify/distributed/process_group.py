@@ -21,7 +21,7 @@ from classify.distributed.world import World
 from classify.errors import DeviceError
 from classify.launch import accelerators, interrupts, process_settings
 from classify.launch.device_plan import DevicePlan, ParallelMode, check_own_device, device_identity
-from classify.launch.launcher import Launch, export, hosts_the_store, restart_count, several_machines, take_listener
+from classify.launch.launcher import Launch, export, take_listener
 
 _PATIENCE_SECONDS = 20.0
 _TIMEOUT = re.compile(r"time(d |-)?out", re.IGNORECASE)
@@ -58,7 +58,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
             "torch.distributed.destroy_process_group(), or train in processes that have formed none."
         )
     address, port = launch.address or "127.0.0.1", launch.port or 0
-    check_master_address(address, port, listens=hosts_the_store(launch))
+    check_master_address(address, port, listens=launch.is_main and not launch.has_store)
     interface = interface_towards(address)
     if interface is not None and interface.startswith("lo") and launch.spans_machines:
         interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
@@ -148,7 +148,7 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
         )
     else:
         store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timeout))
-    attempt = 0 if several_machines() else restart_count()
+    attempt = 0 if launch.spans_machines else launch.restarts
     # _formed is the same number in all processes: forming a group is a collective.
     return torch.distributed.PrefixStore(f"classify/attempt-{attempt}/group-{_formed}", store)
 

@@ -274,7 +274,7 @@ class World:
 
         --nproc prints that itself.
         """
-        if self.store is None or launcher.is_nproc_worker():
+        if self.store is None or launcher.here().is_worker:
             return
         with contextlib.suppress(RuntimeError):  # the store may have ended with its process
             if not is_lost_peer(error):

@@ -6,6 +6,7 @@ A local rank of -1 means that no launcher started this process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -32,7 +33,8 @@ class Launch:
     """Place of this process among all; the defaults are those of a process without a launcher.
 
     `machine` is None if the launcher does not set it; then host names decide. `address` and `port` are those of the
-    ranks' store.
+    ranks' store, which the launcher hosts where `has_store` says so. `restarts` counts how often it has restarted the
+    job. `is_complete`: it says how many processes are on this machine.
     """
 
     launcher: str = "none"
@@ -43,6 +45,19 @@ class Launch:
     machine: int | None = 0
     address: str | None = None
     port: int | None = None
+    has_store: bool = False
+    restarts: int = 0
+    is_complete: bool = True
+
+    @property
+    def is_launched(self) -> bool:
+        """Return whether a launcher started this process."""
+        return self.local_rank >= 0
+
+    @property
+    def is_worker(self) -> bool:
+        """Return whether `--nproc` started this process."""
+        return self.launcher == "nproc"
 
     @property
     def is_main(self) -> bool:
@@ -56,8 +71,16 @@ class Launch:
 
     @property
     def spans_machines(self) -> bool:
-        """Return whether other processes of the run are on other machines."""
-        return self.world_size > self.local_world_size
+        """Return whether other processes of the run are, or may be, on other machines."""
+        return self.world_size > self.local_world_size or (self.world_size > 1 and not self.is_complete)
+
+    @property
+    def checks_output_dir(self) -> bool:
+        """Return whether this process checks the output folder: rank 0, and every rank if all are on one machine.
+
+        There all ranks fail alike, so none waits for another. The folder is created after the group is formed.
+        """
+        return self.is_main or not self.spans_machines
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which torchrun describes this place, without those that are not known."""
@@ -65,7 +88,7 @@ class Launch:
             "RANK": self.rank,
             "LOCAL_RANK": self.local_rank,
             "WORLD_SIZE": self.world_size,
-            "LOCAL_WORLD_SIZE": None if self.launcher == "environment" else self.local_world_size,
+            "LOCAL_WORLD_SIZE": self.local_world_size if self.is_complete else None,
             "GROUP_RANK": self.machine,
             "MASTER_ADDR": self.address,
             "MASTER_PORT": self.port,
@@ -172,6 +195,9 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
         machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
         address=environment["MASTER_ADDR"],
         port=whole_number(environment, "MASTER_PORT", 0),
+        has_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or LISTENER in environment,
+        restarts=whole_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        is_complete="LOCAL_WORLD_SIZE" in environment,
     )
 
 
@@ -247,6 +273,19 @@ def first_host(text: str) -> str:
     return match[1] + (match[2] or "")
 
 
+@functools.cache
+def here() -> Launch:
+    """Return the place of this process, read once; where the variables are invalid, that of a rank 0 on one machine.
+
+    Its local rank is 0 if this process has to print that error, which all of the machine have.
+    """
+    try:
+        return read_launch(os.environ)
+    except DeviceError:
+        first = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+        return Launch("invalid", local_rank=0 if first else 1)
+
+
 def export(launch: Launch) -> None:
     """Set torch's variables, which Accelerate reads, where the launcher did not."""
     for name, value in launch.variables().items():
@@ -257,6 +296,7 @@ def export_local_rank(local_rank: int) -> None:
     """Set LOCAL_RANK from the flag that old launchers pass."""
     if local_rank >= 0:
         os.environ.setdefault("LOCAL_RANK", str(local_rank))
+        here.cache_clear()
 
 
 def launched_environments(
@@ -293,32 +333,10 @@ def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank:
         machine=None,
         address=match[1].strip("[]"),
         port=int(match[2]),
+        is_complete=local_rank < 0,
     )
     os.environ |= place.variables()
-
-
-def _place() -> Launch:
-    """Return this process's `Launch`; where the launcher's variables are invalid, that of a rank 0 on one machine.
-
-    Its local rank is 0 if this process has to print that error, which all of the machine have.
-    """
-    try:
-        return read_launch(os.environ)
-    except DeviceError:
-        first = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-        return Launch("invalid", local_rank=0 if first else 1)
-
-
-def should_print_errors() -> bool:
-    """Return True on one rank per machine; it prints errors raised by all ranks."""
-    return _place().is_local_main
-
-
-def several_machines() -> bool:
-    """Return whether the processes of this run are on several machines, or may be (LOCAL_WORLD_SIZE is not set)."""
-    place = _place()
-    unknown = place.launcher == "environment" and place.world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ
-    return place.spans_machines or unknown
+    here.cache_clear()
 
 
 @contextlib.contextmanager
@@ -333,7 +351,7 @@ def forward_errors(
     try:
         yield
     except Exception as error:
-        if several_machines():
+        if here().spans_machines:
             print_error(error)
             fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
             start_world().leave(fault)
@@ -350,48 +368,10 @@ def print_killed(what: str) -> None:
     )
 
 
-def hosts_the_store(launch: Launch) -> bool:
-    """Return whether this process listens on the store's port; with torchrun or --nproc the launcher does."""
-    return launch.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and LISTENER not in os.environ
-
-
 def take_listener() -> int | None:
     """Return, once, the file descriptor of the listening socket that --nproc passed to this process, or None."""
     descriptor = os.environ.pop(LISTENER, None)
     return None if descriptor is None else int(descriptor)
-
-
-def is_launched() -> bool:
-    """Return whether a launcher started this process."""
-    return _place().local_rank >= 0
-
-
-def local_rank() -> int:
-    """Return this process's number on its machine, which chooses its device; -1 without a launcher."""
-    return _place().local_rank
-
-
-def is_main_process() -> bool:
-    """Return True on rank 0, which chooses the output folder."""
-    return _place().is_main
-
-
-def should_check_output_dir() -> bool:
-    """Return whether this process checks the output folder: rank 0, and every rank if all are on one machine.
-
-    There all ranks fail alike, so none waits for another. The folder is created after the process group is formed.
-    """
-    return is_main_process() or not several_machines()
-
-
-def restart_count() -> int:
-    """Return how often the launcher has restarted this job (`torchrun --max-restarts`)."""
-    return whole_number(os.environ, "TORCHELASTIC_RESTART_COUNT", 0)
-
-
-def is_nproc_worker() -> bool:
-    """Return whether `--nproc` started this process."""
-    return NPROC in os.environ
 
 
 def available_cores() -> int:

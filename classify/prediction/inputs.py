@@ -34,7 +34,7 @@ def check_prediction(
 ) -> tuple[Table, TextColumns]:
     """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
     table, texts = read_texts(data, read_settings(model), text_column, pair_column, reading)
-    if out != "-" and launcher.should_check_output_dir():  # other machines may lack the folder; they do not write
+    if out != "-" and launcher.here().checks_output_dir:  # other machines may lack the folder; they do not write
         check_out(out, list_files(data), len(table), len(table.columns), overwrite=overwrite)
     return table, texts
 

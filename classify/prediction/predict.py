@@ -202,13 +202,13 @@ def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
 
 def start_world(use_cpu: bool) -> World:
     """Set up this process's device and, behind a launcher, the process group."""
-    plan = plan_here(use_cpu, local_rank=-1) if launcher.is_launched() else plan_alone(use_cpu)
+    plan = plan_here(use_cpu, local_rank=-1) if launcher.here().is_launched else plan_alone(use_cpu)
     return start(plan, torch.device(plan.device))
 
 
 def _make_local_world(use_cpu: bool) -> World:
     """Return the world of this process alone; its device, process group and threads stay as they are."""
-    plan = plan_alone(use_cpu, launcher.local_rank())
+    plan = plan_alone(use_cpu, launcher.here().local_rank)
     return World(plan, torch.device(plan.device))
 
 

@@ -14,7 +14,7 @@ from classify.training.terminal import log
 
 def write_pages_of_run(folder: Path, training: TrainingConfig) -> None:
     """Write the pages of a training run, on the ranks that write its folder; the others do nothing."""
-    if launcher.is_main_process() or (training.save_on_each_node and launcher.should_print_errors()):
+    if launcher.here().is_main or (training.save_on_each_node and launcher.here().is_local_main):
         write_pages(folder, use_cpu=training.use_cpu)
 
 

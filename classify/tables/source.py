@@ -203,7 +203,7 @@ class _Watched(io.RawIOBase):
     def __init__(self, source: Source, stream: IO[bytes]):
         self._source, self._stream, self._size = source, stream, 0
         total = source.file.stat().st_size if source.is_plain else 0
-        enabled = total > _LONG_BYTES and launcher.is_main_process()
+        enabled = total > _LONG_BYTES and launcher.here().is_main
         self._bar = progress_bar(total, 0, "B", enabled=enabled, delayed=True)
 
     def readable(self) -> bool:

@@ -121,7 +121,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         splits = split_table(tables, task, training.seed, FEWER_FOLDS)
     noted = [f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []
     noted += [*_note_trained_rows(config.model.model, splits), *renamed]
-    noted += _check_disk(config, splits, model, output_dir) if launcher.should_check_output_dir() else ()
+    noted += _check_disk(config, splits, model, output_dir) if launcher.here().checks_output_dir else ()
     noted += config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
     texts: tuple[str, ...] = ()
     if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.columns.texts.pair is None:
@@ -164,7 +164,7 @@ def check_start(training: TrainingConfig) -> None:
     """Raise InputError where the flags contradict how this process was started."""
     place = launcher.read_launch(os.environ, training.local_rank)
     launcher.export_local_rank(training.local_rank)
-    if training.nproc is not None and not launcher.is_nproc_worker():
+    if training.nproc is not None and not launcher.here().is_worker:
         spawn.check_count(training.nproc, place)
         place = launcher.Launch("nproc", local_rank=0)  # as each started process will see it
     device_plan.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
@@ -180,7 +180,7 @@ def _check_standard_input(config: RunConfig) -> None:
     streams = {flag: path for flag, path in paths.items() if path is not None and reads_stream(path)}
     if list(streams.values()).count(STANDARD_INPUT) > 1:
         raise InputError(f"{' and '.join(streams)} both name standard input (-), which holds one table; give a file.")
-    if streams and (launcher.is_launched() or config.training.nproc is not None):
+    if streams and (launcher.here().is_launched or config.training.nproc is not None):
         flag, path = next(iter(streams.items()))
         raise InputError(f"{flag} {path}: only one of several processes can read a stream; give a file.")
 

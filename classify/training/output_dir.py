@@ -52,7 +52,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     checkpoint = None
     if isinstance(resume, str):
         requested_dir = Path(resume)
-        if launcher.should_check_output_dir() and not requested_dir.is_dir():
+        if launcher.here().checks_output_dir and not requested_dir.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         checkpoint = requested_dir if requested_dir.parent.name == CHECKPOINTS else None
         requested_dir = run_folder(str(requested_dir))
@@ -66,9 +66,9 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
         named = earlier[-1] if earlier else None
     plan = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
-        if launcher.should_check_output_dir():
+        if launcher.here().checks_output_dir:
             _check_usable(Path("runs"), may_hold_files=True)
-    elif launcher.should_check_output_dir():
+    elif launcher.here().checks_output_dir:
         if (named / LOCK).exists():
             FolderLock(named).release()
         names = [name for name, (_, spec) in FIELDS.items() if spec.metadata["path"] == "table"]
@@ -176,7 +176,7 @@ class FolderLock:
         self._path = folder / LOCK
         self._lock = filelock.FileLock(self._path)
         try:
-            self._lock.acquire(timeout=_RESTART_SECONDS if launcher.restart_count() else _LOCK_SECONDS)
+            self._lock.acquire(timeout=_RESTART_SECONDS if launcher.here().restarts else _LOCK_SECONDS)
         except filelock.Timeout:
             raise InputError(self._explain_refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
         except OSError as error:

@@ -62,12 +62,13 @@ def train(
     Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
     Interrupted (a signal came; the run was saved).
     """
+    launcher.here.cache_clear()  # a notebook may have set other variables since its last training
     place = (rank, world_size, init_method)
     if any(value is None for value in place) and any(value is not None for value in place):
         raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
     if config.plan:
         raise InputError("plan is for the command line: train always trains; drop it.")
-    if config.training.nproc is not None and not launcher.is_nproc_worker():
+    if config.training.nproc is not None and not launcher.here().is_worker:
         raise InputError(
             "nproc is for the command line: train works in the process that calls it; start several with torchrun, or "
             "call it in each with rank, world_size and init_method."
@@ -92,7 +93,7 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
     configure(config.training)
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)
-        if launcher.is_main_process():  # before tokenizing, which takes long for large tables
+        if launcher.here().is_main:  # before tokenizing, which takes long for large tables
             for finding in decisions(inputs.findings):
                 log_decision(finding)
             for line in inputs.inspection.summary_lines():

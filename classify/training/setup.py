@@ -185,7 +185,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     warning = check_coverage(
         train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model, named=named
     )
-    if warning is not None and launcher.is_main_process():
+    if warning is not None and launcher.here().is_main:
         log(note(warning).line())
     lengths = full[key(train.table)].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
@@ -271,7 +271,7 @@ def _note_start(
 ) -> list[Finding]:
     """Note what is special about how this training starts."""
     found = [*classifier.findings, *world.plan.findings]
-    if launcher.restart_count() and not output.resumes:
+    if launcher.here().restarts and not output.resumes:
         text = (
             "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
             "continue from the newest checkpoint"

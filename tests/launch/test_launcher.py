@@ -28,24 +28,24 @@ def test_a_place_given_by_hand_replaces_what_stood_there(environment: dict[str, 
     place = launcher.read_launch(environment)
     assert (place.rank, place.local_rank, place.world_size, place.local_world_size) == (5, 5, 16, 16)
     assert (place.machine, place.address, place.port) == (None, "::1", 29500)
-    assert not launcher.several_machines()
+    assert not launcher.here().spans_machines
     launcher.set_rank_variables(5, 16, "tcp://node0:29501")
     assert launcher.read_launch(environment).port == 29501
 
 
 def test_with_a_local_rank_there_may_be_several_machines(environment: dict[str, str]) -> None:
     launcher.set_rank_variables(1, 2, "tcp://node0:29500", 0)
-    assert launcher.several_machines()
+    assert launcher.here().spans_machines
     launcher.export(launcher.read_launch(environment))
-    assert launcher.several_machines(), "what nobody has said is not known later either"
+    assert launcher.here().spans_machines, "what nobody has said is not known later either"
 
 
 def test_the_flag_of_old_launchers_is_the_place_for_all_who_ask(environment: dict[str, str]) -> None:
     environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     check_start(TrainingConfig(use_cpu=True, local_rank=1))
-    assert not launcher.is_main_process()
-    assert launcher.several_machines(), "nobody says how many of the two are here"
-    assert not launcher.should_print_errors()
+    assert not launcher.here().is_main
+    assert launcher.here().spans_machines, "nobody says how many of the two are here"
+    assert not launcher.here().is_local_main
 
 
 @pytest.mark.parametrize("rank", range(4))

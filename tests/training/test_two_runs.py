@@ -138,7 +138,9 @@ def test_a_killed_run_leaves_the_folder_free(model_folder: Path, table: Path, tm
 
 def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes of the previous attempt were sent a signal, and may still run."""
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in {**place, "TORCHELASTIC_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
     process = holder(tmp_path / "out")
     timer = threading.Timer(3.0, process.kill)
     timer.start()
