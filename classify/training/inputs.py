@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from classify.config.fields import shown_name
 from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
@@ -19,10 +21,10 @@ from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
 from classify.data.inspect import Report, inspect_splits
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
-from classify.data.reading import read_tables
+from classify.data.reading import InputTables, read_tables
 from classify.data.split_record import count_trained, read_num_folds
 from classify.data.split_table import split_table
-from classify.data.splits import Splits
+from classify.data.splits import Rows, Splits
 from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.findings import Finding, decided, decisions, note, notes
@@ -77,75 +79,111 @@ def check(config: RunConfig) -> RunInputs:
 
 
 def check_inputs(config: RunConfig) -> RunInputs:
-    """Validate this machine's inputs; those of other machines may differ."""
-    training = config.training
-    faults, named = ErrorList(), config.names_model
+    """Validate this machine's inputs; those of other machines may differ.
+
+    Tables, task, model, splits and settings follow from each other in this order.
+    """
+    faults, task = ErrorList(), None
     with faults.collect():
         output_dir = plan_output_dir(config)
     with faults.collect():
-        trackers = choose_trackers(training.report_to)
+        trackers = choose_trackers(config.training.report_to)
     with faults.collect():
         _check_lora(config.model.lora)
     with faults.collect():
         _check_standard_input(config)
         tables = read_tables(config.data)
         task = recognize(tables)
+        labelled = np.flatnonzero(task.labelled(tables.train, tables.columns.label))
+        languages = _detect_languages(tables, labelled, config.training.seed)
         config, new_labels, head = _choose_head(config, task)
-        if tables.columns.texts.pair is not None and config.data.long_texts != TRUNCATE.name:
-            raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
-        if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
-            config = config.with_default("contrastive_steps", 0, "texts")
+        config = _choose_by_texts(config, tables, languages)
         task.check_settings(config.training)
-        labelled = int(task.labelled(tables.train, tables.columns.label).sum())
-        splits = split_table(tables, task, training.seed, _choose_folds(config, labelled))
-        written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
-        added = [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
-        renamed = tuple(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
-        sample = sample_rows(splits.train.rows, training.seed)
-        languages = detect_languages(splits.train.table.take(splits.columns.text, sample))
-        if not named and not _reads(config.data.language, languages):
-            config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
+    model = _resolve_model(config, faults)
     with faults.collect():
-        model = resolve_model(config.model.name, download=not faults, pooling=config.model.pooling, named=named)
+        if task is not None:
+            config, folds = _choose_folds(config, tables, labelled, model)
+            splits = split_table(tables, task, config.training.seed, folds)
+    faults.raise_if_any()
+    assert task is not None
+    assert model is not None
+    width = memory_estimate.read_hidden_size(model.config)
+    rows = min(len(labelled), config.data.max_train_samples or len(labelled))
+    config = config.resolve(len(splits.train), width, rows)
+    texts = _choose_label_texts(config, task, splits, languages, len(labelled))
+    findings = [*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width), *texts[1]]
+    noted = [
+        *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
+        *_note_trained_rows(config.model.model, splits),
+        *_note_renamed(task, splits),
+        *(_check_disk(config, splits, model, output_dir) if launcher.here().checks_output_dir else ()),
+        *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)),
+    ]
+    findings += map(note, noted)
+    return RunInputs(
+        config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts[0], new_labels
+    )
+
+
+def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:
+    """Detect the languages of a sample of the labelled rows."""
+    return detect_languages(tables.train.take(tables.columns.text, sample_rows(labelled, seed)))
+
+
+def _choose_by_texts(config: RunConfig, tables: InputTables, languages: Languages) -> RunConfig:
+    """Return the settings with the defaults for these texts. Raises InputError where a flag does not suit them."""
+    if tables.columns.texts.pair is not None and config.data.long_texts != TRUNCATE.name:
+        raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
+    if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
+        config = config.with_default("contrastive_steps", 0, "texts")
+    if not config.names_model and not _reads(config.data.language, languages):
+        config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
+    return config
+
+
+def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
+    """Return the model's folder, downloaded if there are no faults so far; add those of the model."""
+    with faults.collect():
+        model = resolve_model(
+            config.model.name, download=not faults, pooling=config.model.pooling, named=config.names_model
+        )
         with faults.collect():
             _check_length(config, model)
         with faults.collect():
             memory_estimate.check_frozen(config.model.freeze_layers, memory_estimate.layer_count(model.config))
-    faults.raise_if_any()
-    width = memory_estimate.read_hidden_size(model.config)
-    config = config.resolve(len(splits.train), width, min(labelled, config.data.max_train_samples or labelled))
-    contrastive = splits.num_folds and config.training.contrastive_steps
-    by_default = config.data.folds is None and config.data.split_like is None
-    if contrastive and by_default and _is_slow(splits, model):
-        config = config.with_default("folds", FEWER_FOLDS, "texts")
-        splits = split_table(tables, task, training.seed, FEWER_FOLDS)
-    noted = [f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []
-    noted += [*_note_trained_rows(config.model.model, splits), *renamed]
-    noted += _check_disk(config, splits, model, output_dir) if launcher.here().checks_output_dir else ()
-    noted += config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels))
-    texts: tuple[str, ...] = ()
-    if config.training.label_texts == "auto" and config.trains_on_few(labelled) and splits.columns.texts.pair is None:
-        texts = task.label_texts(is_english=_reads(config.data.language, languages))
-    findings = [*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width)]
-    if texts:
-        few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
-        findings.append(decided("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none"))
-    findings += map(note, noted)
-    return RunInputs(config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, new_labels)
+        return model
+    return None
 
 
-def _choose_folds(config: RunConfig, labelled: int) -> int:
-    """Return the number of folds, that of an earlier run with --split-like. Raises InputError for contradictions."""
+def _choose_folds(
+    config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder | None
+) -> tuple[RunConfig, int]:
+    """Return the settings and the number of folds: that of an earlier run with --split-like; fewer where all are slow.
+
+    Raises InputError for contradictions.
+    """
     earlier = config.data.split_like
     if earlier is None:
-        return config.choose_folds(labelled)
+        folds = config.choose_folds(len(labelled))
+        if folds and config.data.folds is None and model is not None and _is_slow(config, tables, labelled, model):
+            return config.with_default("folds", FEWER_FOLDS, "texts"), FEWER_FOLDS
+        return config, folds
     folds = read_num_folds(earlier)
     if folds and config.data.folds == 0:
         raise InputError(f"--split-like {earlier} has {folds} folds, and --folds 0 holds rows out; drop one of them.")
     conflicts = config.find_fold_conflicts(folds, f"--split-like {earlier} with its {folds} folds")
     if conflicts:
         raise InputError(*conflicts)
-    return folds
+    return config, folds
+
+
+def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder) -> bool:
+    """Return whether contrastive steps in the default number of folds take long on a common CPU."""
+    width = memory_estimate.read_hidden_size(model.config)
+    characters = float(tables.train.lengths(tables.columns.text)[labelled].mean())
+    resolved = config.resolve(len(labelled), width)
+    layers = memory_estimate.layer_count(model.config) or 1
+    return bool(resolved.training.contrastive_steps) and takes_fewer_folds(characters, layers, width)
 
 
 def _reads(language: str | None, languages: Languages) -> bool:
@@ -153,11 +191,24 @@ def _reads(language: str | None, languages: Languages) -> bool:
     return is_english_code(language) if language is not None else languages.is_english
 
 
-def _is_slow(splits: Splits, model: ModelFolder) -> bool:
-    """Return whether cross-validation in the default number of folds takes long on a common CPU."""
-    characters = float(splits.train.table.lengths(splits.columns.text)[splits.train.rows].mean())
-    layers = memory_estimate.layer_count(model.config) or 1
-    return takes_fewer_folds(characters, layers, memory_estimate.read_hidden_size(model.config))
+def _choose_label_texts(
+    config: RunConfig, task: Task, splits: Splits, languages: Languages, labelled: int
+) -> tuple[tuple[str, ...], list[Finding]]:
+    """Return the label names that a small table trains on as texts, and the decision."""
+    if config.training.label_texts != "auto" or not config.trains_on_few(labelled) or splits.columns.texts.pair:
+        return (), []
+    texts = task.label_texts(is_english=_reads(config.data.language, languages))
+    if not texts:
+        return (), []
+    few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
+    return texts, [decided("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none")]
+
+
+def _note_renamed(task: Task, splits: Splits) -> list[str]:
+    """Note the columns of the written tables that take another name beside those of predictions."""
+    added = [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
+    written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
+    return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
 
 
 def check_start(training: TrainingConfig) -> None:

@@ -21,6 +21,7 @@ import classify.training.run as run
 from classify.cli import main
 from classify.config.schema import TrainingConfig
 from classify.errors import CheckpointError, DiskError, InputError, Interrupted
+from classify.launch import launcher
 from classify.training import finish
 from classify.training.checkpoint import find_newest
 from classify.training.output_dir import plan_output_dir
@@ -293,6 +294,7 @@ def test_the_run_to_resume_lies_on_the_first_machine_only(
     monkeypatch.setenv("RANK", "1")
     assert plan_output_dir(config).folder == Path("nowhere")
     monkeypatch.setenv("RANK", "0")
+    launcher.here.cache_clear()
     with pytest.raises(InputError, match="--resume nowhere: no such folder"):
         plan_output_dir(config)
 
