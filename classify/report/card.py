@@ -10,7 +10,7 @@ from classify.data.languages import UNKNOWN
 from classify.data.long_texts import TRUNCATE
 from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
-from classify.report.page import templates
+from classify.report.environment import templates
 from classify.report.result import Result
 from classify.report.verdict import WEAK
 

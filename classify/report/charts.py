@@ -1,84 +1,156 @@
-"""Charts as inline SVG, drawn by matplotlib; colours come from the page, so they suit a dark one, too."""
+"""Charts as inline SVG, by one template; colours are the page's, so they suit a dark one, too."""
 
 from __future__ import annotations
 
 import io
-import re
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from classify.evaluation.metrics import Array
+from classify.report.environment import templates
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+_COLOURS = ("accent", "second")
+# Pixels around the axes; a character of a label is about seven wide.
+_TOP, _RIGHT, _BOTTOM, _CHARACTER = 28, 14, 46, 7
 
 
-# Colours in the drawing that the page replaces by its own variables.
-_INK, _MUTED, _FIRST, _SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
-_VARIABLES = {_INK: "ink", _MUTED: "line", _FIRST: "accent", _SECOND: "second"}
-_SIZE = (6.0, 3.2)
+@dataclass
+class _Mark:
+    """What is drawn of one series, in pixels."""
+
+    colour: str
+    name: str = ""
+    path: str = ""
+    dashed: bool = False
+    dots: list[tuple[float, float]] = field(default_factory=list)
+    bars: list[tuple[float, float, float, float]] = field(default_factory=list)
+    radius: float = 2.5
+    opacity: float = 1.0
+
+
+class _Axes:
+    """Axes over two ranges of values, with what is drawn in them; `names` label places 0, 1, ... of an axis."""
+
+    def __init__(
+        self,
+        x: str,
+        y: str,
+        x_range: tuple[float, float],
+        y_range: tuple[float, float],
+        *,
+        size: tuple[int, int] = (600, 320),
+        x_names: Sequence[str] = (),
+        y_names: Sequence[str] = (),
+    ):
+        self._x, self._y, self._size, self._marks = x, y, size, list[_Mark]()
+        self._x_range, self._y_range = _widen(x_range), _widen(y_range)
+        self._x_ticks = dict(enumerate(x_names)) or _ticks(self._x_range)
+        self._y_ticks = dict(enumerate(y_names)) or _ticks(self._y_range)
+        self._left = 34 + _CHARACTER * min(28, max(map(len, self._y_ticks.values()), default=1))
+
+    def line(
+        self, xs: Array, ys: Array, colour: str, name: str = "", *, dashed: bool = False, dots: bool = True
+    ) -> None:
+        """Draw a line, with a dot at each value where there are few."""
+        places = self._places(xs, ys)
+        path = " ".join(f"{x:g},{y:g}" for x, y in places)
+        self._marks.append(_Mark(colour, name, path, dashed, places if dots and len(places) < 12 else []))
+
+    def dots(self, xs: Array, ys: Array, colour: str, name: str = "", *, opacity: float = 1.0) -> None:
+        """Draw a dot at each value."""
+        self._marks.append(_Mark(colour, name, dots=self._places(xs, ys), opacity=opacity))
+
+    def bars(self, values: Sequence[float], colour: str) -> None:
+        """Draw a bar from 0 to each value."""
+        width = 0.7 * (self._horizontal(1) - self._horizontal(0))
+        floor = self._vertical(0)
+        places = self._places(np.arange(len(values)), np.array(values))
+        self._marks.append(
+            _Mark(colour, bars=[(_round(x - width / 2), y, _round(width), _round(floor - y)) for x, y in places])
+        )
+
+    def draw(self) -> str:
+        """Return the SVG element."""
+        width, height = self._size
+        return str(
+            templates()
+            .get_template("chart.svg")
+            .render(
+                x=self._x,
+                y=self._y,
+                width=width,
+                height=height,
+                left=self._left,
+                right=width - _RIGHT,
+                top=_TOP,
+                bottom=height - _BOTTOM,
+                x_ticks=[(self._horizontal(value), text) for value, text in self._x_ticks.items()],
+                y_ticks=[(self._vertical(value), text) for value, text in self._y_ticks.items()],
+                marks=self._marks,
+            )
+        )
+
+    def _places(self, xs: Array, ys: Array) -> list[tuple[float, float]]:
+        pairs = zip(xs.tolist(), ys.tolist(), strict=True)
+        return [(self._horizontal(x), self._vertical(y)) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+    def _horizontal(self, value: float) -> float:
+        low, high = self._x_range
+        return _round(self._left + (self._size[0] - _RIGHT - self._left) * (value - low) / (high - low))
+
+    def _vertical(self, value: float) -> float:
+        low, high = self._y_range
+        return _round(_TOP + (self._size[1] - _BOTTOM - _TOP) * (high - value) / (high - low))
 
 
 def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
     """Draw up to two lines: (name, x values, y values)."""
-    axes = _axes(x, y)
-    for (name, xs, ys), colour in zip(series, (_FIRST, _SECOND), strict=False):
-        marker = "o" if len(xs) < 12 else ""
-        axes.plot(xs, ys, color=colour, label=name, marker=marker, markersize=4, linewidth=1.8)
-    if len(series) > 1:
-        _legend(axes)
-    return _draw(axes)
+    x_range, y_range = (_range(np.concatenate([one[axis] for one in series])) for axis in (1, 2))
+    axes = _Axes(x, y, x_range, y_range)
+    for (name, xs, ys), colour in zip(series, _COLOURS, strict=False):
+        axes.line(xs, ys, colour, name if len(series) > 1 else "")
+    return axes.draw()
 
 
 def reliability(
     before: tuple[Array, Array] | None, after: tuple[Array, Array], *, x: str = "confidence", y: str = "accuracy"
 ) -> str:
     """Draw the share that is right over the mean probability, in bins of equal mass; `before` is uncalibrated."""
-    axes = _axes(x, y, size=(4.4, 4.0))
-    axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1.2, linestyle="--")
+    axes = _Axes(x, y, (0, 1), (0, 1), size=(440, 400))
+    axes.line(np.array([0, 1]), np.array([0, 1]), "line", dashed=True)
     if before is not None:
-        axes.plot(*before, color=_SECOND, marker="o", markersize=4, linewidth=1.2, label="before temperature")
-    axes.plot(*after, color=_FIRST, marker="o", markersize=5, linewidth=1.8, label="as saved")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.02)
-    if before is not None:
-        _legend(axes)
-    return _draw(axes)
+        axes.line(*before, "second", "before temperature")
+    axes.line(*after, "accent", "as saved" if before is not None else "")
+    return axes.draw()
 
 
 def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> str:
     """Draw bars from 0 to 1."""
-    axes = _axes(x, y)
-    axes.bar(range(len(names)), values, color=_FIRST, width=0.7)
-    axes.set_xticks(range(len(names)), names, parse_math=False)
-    axes.set_ylim(0, 1)
-    return _draw(axes)
+    axes = _Axes(x, y, (-0.6, len(names) - 0.4), (0, 1), x_names=names)
+    axes.bars(values, "accent")
+    return axes.draw()
 
 
 def points(names: Sequence[str], series: Sequence[tuple[str, Array]]) -> str:
     """Draw up to two values from 0 to 1 per name: (what it is, a value per name)."""
-    axes = _axes("value", "label", size=(6.0, 1.2 + 0.24 * len(names)))
-    rows = np.arange(len(names))[::-1]
-    for (name, values), colour in zip(series, (_FIRST, _SECOND), strict=False):
-        axes.plot(values, rows, color=colour, label=name, marker="o", markersize=5, linestyle="")
-    axes.set_yticks(rows, names, parse_math=False)  # labels may have dollar signs
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(-0.8, len(names) - 0.2)
-    _legend(axes)
-    return _draw(axes)
+    size = (600, 120 + 24 * len(names))
+    axes = _Axes("value", "label", (0, 1), (-0.8, len(names) - 0.2), size=size, y_names=list(reversed(names)))
+    for (name, values), colour in zip(series, _COLOURS, strict=False):
+        axes.dots(values, np.arange(len(names))[::-1], colour, name)
+    return axes.draw()
 
 
 def scatter(x_values: Array, y_values: Array, *, x: str, y: str) -> str:
     """Draw points, at most 1,500 of them, and the diagonal."""
-    axes = _axes(x, y, size=(4.6, 4.2))
-    low, high = float(min(x_values.min(), y_values.min())), float(max(x_values.max(), y_values.max()))
-    axes.plot([low, high], [low, high], color=_MUTED, linewidth=1.2, linestyle="--")
-    points = np.linspace(0, len(x_values) - 1, min(len(x_values), 1_500)).astype(int)
-    axes.scatter(x_values[points], y_values[points], s=9, color=_FIRST, alpha=0.5, linewidths=0)
-    return _draw(axes)
+    ends = np.array(_range(np.concatenate([x_values, y_values])))
+    axes = _Axes(x, y, (ends[0], ends[1]), (ends[0], ends[1]), size=(460, 420))
+    axes.line(ends, ends, "line", dashed=True)
+    shown = np.linspace(0, len(x_values) - 1, min(len(x_values), 1_500)).astype(int)
+    axes.dots(x_values[shown], y_values[shown], "accent", opacity=0.5)
+    return axes.draw()
 
 
 def matrix(shares: Array) -> str:
@@ -97,64 +169,25 @@ def matrix(shares: Array) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def _axes(x: str, y: str, size: tuple[float, float] = _SIZE) -> Axes:
-    """Return the axes of a new figure."""
-    from matplotlib.figure import Figure
-
-    axes = Figure(figsize=size, layout="constrained").add_subplot()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    return axes
+def _range(values: Array) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
 
 
-def _legend(axes: Axes) -> None:
-    """Name the lines."""
-    axes.legend(frameon=False, labelcolor=_INK)
+def _widen(ends: tuple[float, float]) -> tuple[float, float]:
+    """Return a range of some width."""
+    low, high = ends
+    return ends if high > low else (low - 0.5, high + 0.5)
 
 
-def _draw(axes: Axes) -> str:
-    """Return the SVG element of the axes' figure."""
-    from matplotlib import rc_context
-
-    axes.tick_params(colors=_INK, labelsize=9)
-    axes.grid(color=_MUTED, linewidth=0.5)
-    axes.set_axisbelow(True)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(_INK)
-        label.set_fontsize(10)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(_MUTED)
-    figure: Any = axes.figure
-    figure.patch.set_alpha(0)
-    axes.patch.set_alpha(0)
-    file = io.StringIO()
-    # Text stays text, for search and screen readers; ids are the same in each report of the same figures.
-    description = f"{axes.get_ylabel()} over {axes.get_xlabel()}"
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    return _for_page(file.getvalue(), description)
+def _ticks(ends: tuple[float, float]) -> dict[float, str]:
+    """Return three to seven round numbers in a range, as 1, 2 or 5 times a power of ten, with their texts."""
+    low, high = ends
+    power = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(times * power for times in (1, 2, 5, 10) if (high - low) / (times * power) <= 6)
+    places = np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1) * step
+    return {float(place): f"{place:.10g}" for place in places}
 
 
-def _for_page(svg: str, description: str) -> str:
-    """Return the SVG element alone, without ids that clash and style attributes that the page's policy refuses."""
-    svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)
-    svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
-    svg = re.sub(r'style="([^"]*)"', lambda match: _attributes(match[1]), svg)
-    for colour, name in _VARIABLES.items():
-        svg = svg.replace(f'"{colour}"', f'"var(--{name})"')
-    return svg
-
-
-def _attributes(style: str) -> str:
-    """Return CSS declarations as presentation attributes; a page without inline styles shows those."""
-    declarations = (part.split(":", 1) for part in style.split(";") if ":" in part)
-    kept = []
-    for name, value in ((name.strip(), value.strip().replace('"', "'")) for name, value in declarations):
-        if name == "font":  # such as: 9px 'DejaVu Sans', sans-serif
-            size = re.match(r"[\d.]+px", value)
-            kept += [f'font-size="{size[0]}"'] if size else []
-        elif name != "font-family":
-            kept.append(f'{name}="{value}"')
-    return " ".join(kept)
+def _round(value: float) -> float:
+    return round(value, 2)

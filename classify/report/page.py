@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
 from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
 from classify.report.comparison import Comparison, verdict
+from classify.report.environment import templates
 from classify.report.result import Result
 from classify.report.sections import SECTIONS
 from classify.report.verdict import sentences
-from classify.report.wording import count
 from classify.versions import versions
 
 FILE = "report.html"
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 
 
 def write_report(folder: Path) -> Path:
@@ -51,28 +48,6 @@ def render(result: Result) -> str:
         origin="trained on" if result.is_training else f"{result.model} scored on",
         data=result.run["data"]["path"],
     )
-
-
-@functools.cache
-def templates() -> Any:
-    """Return the environment of the templates; texts are escaped."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("classify.report"),
-        autoescape=jinja2.select_autoescape(["html"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["md"] = _escape_markdown
-    environment.globals["counted"] = count
-    return environment
-
-
-def _escape_markdown(text: object) -> str:
-    """Return a text as inert Markdown in one line."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
 
 
 def _render(template: str, **values: Any) -> str:

@@ -20,8 +20,6 @@ MODULES = (
     "classify.prediction.predict",
     "classify.training.run",
     "datasets",
-    "matplotlib.backends.backend_svg",
-    "matplotlib.figure",  # of the report, half a second
     "safetensors.torch",
     "sklearn.feature_extraction.text",
     "sklearn.linear_model",
