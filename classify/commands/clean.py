@@ -33,7 +33,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["apply", "out"])
     from classify.evaluation.suspects_file import apply_suspects
     from classify.prediction.inputs import check_out
-    from classify.report.wording import count
+    from classify.report.environment import count
     from classify.tables.formats.base import ReadOptions
     from classify.tables.formats.registry import read_table
     from classify.tables.roles import require_column

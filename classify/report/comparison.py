@@ -13,9 +13,9 @@ import numpy.typing as npt
 from classify.console import align_columns
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import display_name
-from classify.evaluation.paired import SignTest, sign_test
+from classify.evaluation.scored_rows import SignTest, sign_test
+from classify.report.environment import count
 from classify.report.result import Result
-from classify.report.wording import count
 
 _SURE = 0.05
 

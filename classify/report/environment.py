@@ -6,7 +6,11 @@ import functools
 import re
 from typing import Any
 
-from classify.report.wording import count
+
+def count(number: int, noun: str) -> str:
+    """Return e.g. "1 row", "1,200 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 

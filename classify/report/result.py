@@ -20,7 +20,7 @@ from classify.evaluation.multi_label_metrics import SCORED_ROWS
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
-from classify.report.wording import count
+from classify.report.environment import count
 from classify.tables.formats.delimited import read_written
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task

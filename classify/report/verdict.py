@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from classify.evaluation.metrics import display_name
 from classify.evaluation.suspects_file import read_suspects
+from classify.report.environment import count
 from classify.report.result import Result
-from classify.report.wording import count
 
 _CERTAIN, _SURE = 0.001, 0.05
 _FEW = 200

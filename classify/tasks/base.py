@@ -18,8 +18,7 @@ from classify.evaluation.label_noise import Suspects
 from classify.evaluation.metrics import Array, Scores
 from classify.evaluation.predictions_file import EXACT
 from classify.tables.table import Table
-from classify.tasks.class_weights import read_class_weights
-from classify.tasks.heads import Weights
+from classify.tasks.heads import Weights, read_class_weights
 
 if TYPE_CHECKING:
     import torch

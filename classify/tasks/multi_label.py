@@ -44,8 +44,7 @@ from classify.tables.labels import (
 )
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
-from classify.tasks.class_weights import BALANCED, send_weights
-from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
+from classify.tasks.heads import BALANCED, TRAINED_ENCODER_C, Weights, fit_standardized, mean_one, send_weights
 from classify.tasks.label_columns import find_class_names
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 

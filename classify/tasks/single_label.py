@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.label_texts import label_texts
 from classify.data.reading import InputTables
 from classify.errors import EXCERPT
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
@@ -26,9 +25,9 @@ from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
-from classify.tasks.class_weights import BALANCED, send_weights
-from classify.tasks.heads import TRAINED_ENCODER_C, Weights, fit_standardized, mean_one
+from classify.tasks.heads import BALANCED, TRAINED_ENCODER_C, Weights, fit_standardized, mean_one, send_weights
 from classify.tasks.label_columns import check_empty_labels, find_class_names
+from classify.tasks.label_texts import label_texts
 
 if TYPE_CHECKING:
     import torch

@@ -27,9 +27,8 @@ from classify.evaluation import advice, metrics, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.calibration import Rescaling
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
-from classify.evaluation.paired import sign_test
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
-from classify.evaluation.scored_rows import ScoredRows
+from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.evaluation.suspects_file import write_suspects
 from classify.files import write_json
 from classify.modeling.result_folder import FORMAT, save_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from classify.data.label_texts import label_texts
+from classify.tasks.label_texts import label_texts
 
 
 @pytest.mark.parametrize(

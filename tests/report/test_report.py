@@ -16,8 +16,7 @@ import pytest
 from scipy.stats import binomtest
 
 from classify.cli import main
-from classify.evaluation.paired import sign_test
-from classify.evaluation.scored_rows import ScoredRows
+from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.page import write_report
 from classify.report.result import Result

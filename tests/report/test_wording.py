@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from classify.cli import main
-from classify.evaluation.paired import SignTest
+from classify.evaluation.scored_rows import SignTest
 from classify.report.comparison import ComparedRun, Comparison, verdict
 from classify.report.page import write_comparison, write_report
 from classify.report.result import Result

@@ -20,7 +20,7 @@ from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.loading import checkpoint_activations, freeze
-from classify.tasks.class_weights import read_class_weights
+from classify.tasks.heads import read_class_weights
 from classify.tasks.multi_label import BinaryCrossEntropy, MultiLabel
 from classify.tasks.regression import Regression
 from classify.tasks.single_label import CrossEntropy, SingleLabel, balanced_weights
