@@ -1,115 +1,30 @@
-"""The end of a run: the weights that are kept, the final scores, and every file of the output folder.
-
-Each file has a writer in `WRITERS`; they share the `Results`.
-"""
+"""The end of a run: the weights that are kept, their calibration, and the final scores; then its files are written."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
-import shlex
-import shutil
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from classify.data import split_record
-from classify.data.splits import Split, Splits
+from classify.data.splits import Split
 from classify.distributed import sharding
-from classify.errors import SHOWN, list_some
-from classify.evaluation import advice, metrics, scored_rows, suspects_file
-from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
+from classify.evaluation import metrics
 from classify.evaluation.calibration import Rescaling
-from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
-from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
-from classify.evaluation.scored_rows import ScoredRows, sign_test
-from classify.evaluation.suspects_file import write_suspects
-from classify.files import write_json
-from classify.modeling.result_folder import FORMAT, save_model
-from classify.tables.formats.base import ReadOptions
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
+from classify.training.result_files import WRITERS, Final, Results
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
 from classify.training.strategies.base import Strategy
-from classify.training.terminal import log_event
 from classify.training.train_log import Log
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Final:
-    """The task of the finished model, its logits of two splits, and the entry of metrics.json on its calibration.
-
-    `scored` are the logits of the test split, or of the validation split where there is none. With folds the validation
-    split is the training split, whose logits are those of the folds' models.
-    """
-
-    task: Task
-    validation: Logits
-    scored: Logits
-    calibration: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Results:
-    """Results of a finished run, for the writers of its files.
-
-    `predicted` are the predictions of the scored rows, in the form of the targets. `unlabelled` are the logits of rows
-    without a label by file; `unseen` are the scores of test texts that are not in the training split.
-    """
-
-    context: TrainingContext
-    final: Final
-    predicted: npt.NDArray[Any]
-    trainer: Trainer
-    record: RunRecord
-    weights: dict[str, Any]
-    unlabelled: dict[str, Logits]
-    validation_scores: metrics.Scores
-    scores: metrics.Scores
-    unseen: metrics.Scores | None
-    majority: MajorityBaseline
-    kept_epoch: float
-    start_seconds: float
-
-    @property
-    def splits(self) -> Splits:
-        return self.context.splits
-
-    @property
-    def task(self) -> Task:
-        return self.final.task
-
-    @functools.cached_property
-    def baseline(self) -> Baseline | None:
-        """Score the baseline on the same rows when first read: after the model is saved.
-
-        None, with a note, for tables without words to count.
-        """
-        splits, task, seed = self.splits, self.task, self.context.config.training.seed
-        train, scored = splits.train, splits.scored
-        texts = train.texts(splits.columns.text)
-        try:
-            if scored is not train:
-                held_out = scored.texts(splits.columns.text)
-                return task.baseline(texts, train.targets, held_out, scored.targets, seed)
-            assert splits.folds is not None
-            return cross_validate_baseline(
-                texts, train.targets, splits.folds, functools.partial(task.baseline, seed=seed), task.metrics
-            )
-        except (ValueError, MemoryError) as error:
-            self.context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
-            return None
 
 
 def finish(
@@ -296,207 +211,3 @@ def _score_unseen(context: TrainingContext, final: Final) -> metrics.Scores | No
     unseen = np.ones(len(test), dtype=bool)
     unseen[list(in_training)] = False
     return final.task.score(final.scored[unseen], test.targets[unseen], context.config.training.seed)
-
-
-def _write_model(results: Results) -> None:
-    context = results.context
-    settings = {
-        "format": FORMAT,
-        "task": results.task.name,
-        **results.splits.columns.texts.as_settings(),
-        "label_columns": list(results.splits.columns.labels),
-        "reading": {
-            "given": ReadOptions.from_settings(vars(context.config.data)).given,
-            "found": dict(results.splits.tables[0].reading),
-        },
-        "max_length": context.data.max_length,
-        "languages": context.inputs.languages.shares,
-        "long_text": context.config.data.long_texts,
-        **results.task.settings(),
-    }
-    dtype = getattr(torch, context.config.training.save_dtype)
-    weights = {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
-    }
-    save_model(context.output.folder, context.classifier.model, weights, context.data.tokenizer, settings)
-    # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
-    for name in ("metrics.json", scored_rows.FILE):
-        (context.output.folder / name).unlink(missing_ok=True)
-
-
-def _write_predictions(results: Results) -> None:
-    task, context = results.task, results.context
-    digits = FOR_EXCEL if context.config.training.excel_safe else EXACT
-    files = {"predictions.csv": (results.splits.scored, results.final.scored)}
-    files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
-    for name, (split, logits) in files.items():
-        columns, predicted = task.prediction_columns(), results.predicted if split is results.splits.scored else None
-        fields = task.prediction_fields(task.probabilities(logits), digits, predicted)
-        if split is results.splits.train:  # scored by the fold that did not train on the row
-            assert results.splits.folds is not None
-            columns = [*columns, FOLD_COLUMN]
-            folds = (results.splits.folds + 1).tolist()
-            fields = ([*row, str(fold)] for row, fold in zip(fields, folds, strict=True))
-        write_predictions(
-            context.output.folder / name,
-            split.table,
-            split.rows,
-            columns,
-            fields,
-            for_excel=context.config.training.excel_safe,
-        )
-
-
-def _write_scored_rows(results: Results) -> None:
-    scored, baseline = results.splits.scored, results.baseline
-    hashes = scored.table.text_hashes(results.splits.columns.text)[scored.rows]
-    others = None if baseline is None else baseline.predicted
-    rows = ScoredRows(hashes, scored.targets, results.final.scored, results.predicted, others)
-    rows.write(results.context.output.folder)
-
-
-def _write_suspects(results: Results) -> None:
-    """Write suspects.csv, where every row was scored by a fold that did not train on it."""
-    split, splits, path = results.splits.train, results.splits, results.context.output.folder / suspects_file.FILE
-    path.unlink(missing_ok=True)  # of an earlier run in this folder
-    if splits.folds is None or splits.scored is not split:
-        return
-    probabilities = results.task.probabilities(results.final.scored)
-    suspects = results.task.suspects(probabilities, split.targets)
-    if suspects is not None and len(suspects.rows):
-        columns = (splits.columns.text, splits.columns.labels[0])
-        for_excel = results.context.config.training.excel_safe
-        write_suspects(
-            path, suspects, split.table, split.rows, columns, split.targets, probabilities, for_excel=for_excel
-        )
-
-
-def _write_split(results: Results) -> None:
-    splits = results.splits
-    if splits.assignment is not None:
-        hashes = splits.train.table.text_hashes(splits.columns.text)
-        split_record.write_record(results.context.output.folder, hashes, splits.assignment, splits.num_folds)
-
-
-def _write_metrics(results: Results) -> None:
-    progress = results.trainer.progress
-    method = {} if results.splits.method is None else {"method": results.splits.method}
-    thresholds = {}
-    if results.task.has_thresholds:
-        thresholds = {"thresholds": SCORED_ROWS if results.splits.folds is None else OTHER_FOLDS}
-    validation, test = {**results.validation_scores.as_json(), **method, **thresholds}, None
-    if results.splits.test is not None:
-        unseen = {} if results.unseen is None else {"unseen": results.unseen.as_json()}
-        test = {**results.scores.as_json(), **unseen}
-    elif method:  # every row was scored by a model that had not seen it
-        test = validation
-    write_json(
-        results.context.output.folder / "metrics.json",
-        {
-            "task": results.task.name,
-            "train": {
-                "seconds": progress.seconds,
-                "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
-                "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
-                "steps": progress.step,
-                "epochs": progress.position / len(results.splits.train),
-                "loss": progress.mean_loss if progress.step else None,
-            },
-            "eval": validation,
-            "test": test,
-            "calibration": results.final.calibration,
-            "baseline": _describe_baseline(results),
-            "majority": results.majority.as_json(),
-            "probe": results.trainer.probe_metrics,
-            "pairs": results.trainer.contrastive_metrics,
-            "best_epoch": results.kept_epoch,
-            "start_seconds": results.start_seconds,
-            "wall_seconds": results.context.elapsed,
-        },
-    )
-
-
-def _describe_baseline(results: Results) -> dict[str, Any] | None:
-    """Return the baseline's scores, with the paired test of the model against it on the same rows."""
-    baseline, task, targets = results.baseline, results.task, results.splits.scored.targets
-    if baseline is None:
-        return None
-    compared = sign_test(task.row_scores(results.predicted, targets), task.row_scores(baseline.predicted, targets))
-    return {**baseline.as_json(), "paired": asdict(compared)}
-
-
-def _print_summary(results: Results) -> None:
-    output, baseline = results.context.output, results.baseline
-    name = "test" if results.splits.test is not None else results.splits.method or "validation"
-    output.log("")
-    output.log(metrics.table(results.scores))
-    line = f"{name}: {metrics.format_metrics(results.scores.metrics)}"
-    if baseline is not None:
-        fitted = len(results.splits.train) if results.splits.folds is None else 0
-        on = f", fitted on {baseline.rows} of {fitted} rows" if baseline.rows < fitted else ""
-        line += f"; TF-IDF baseline: {metrics.format_metrics(baseline.metrics)} ({baseline.seconds:.1f} s{on})"
-    output.log(line)
-    for note in _notes(results, "cross-validated" if results.splits.method == name else name):
-        output.log(f"note: {note}")
-    output.log("")
-    output.log(f"result: {output.folder}")
-    if output.world.is_main:
-        scores = {"test" if results.splits.test is not None else "eval": results.scores.as_json()}
-        log_event("result", {"folder": str(output.folder), **scores})
-    words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
-    output.log(f"next:   {shlex.join([*_program(), *words])}")
-
-
-def _notes(results: Results, name: str) -> list[str]:
-    progress = results.trainer.progress
-    first, last = progress.first_loss, progress.mean_loss
-    epochs = progress.position / len(results.splits.train)
-    notes = advice.notes(
-        results.scores,
-        name,
-        majority=results.majority,
-        baseline=results.baseline,
-        metric=results.task.primary,
-        loss=advice.TrainingLoss(last if first is None else first, last, epochs, results.task.chance_loss),
-        balanced=results.context.config.training.class_weights == "balanced",
-    )
-    if results.task.has_thresholds and results.splits.test is None and results.splits.folds is None:
-        notes.append(
-            "the thresholds were chosen on the validation rows that are scored, so F1 may be too high; give "
-            "--test-data, or --folds 5"
-        )
-    suspects, counted = suspects_file.read_suspects(results.context.output.folder, SHOWN)
-    if counted:
-        unit = results.splits.train.table.unit
-        shown = (f"{unit} {one['row']}: {one['label']!r}, suggested {one['suggested_label']!r}" for one in suspects)
-        notes.append(
-            f"{counted} of {len(results.splits.train)} labels may be wrong ({suspects_file.MEASURED}; suspects.csv): "
-            f"{list_some([line.strip() for line in shown], counted)}"
-        )
-    if results.unseen is not None:
-        notes.append(
-            f"without the {len(results.splits.in_training['test'])} test texts that are also in the training split: "
-            f"{metrics.format_metrics(results.unseen.metrics)}"
-        )
-    return notes
-
-
-def _program() -> list[str]:
-    """Return how to call this program from the working directory: `classify` may not be on the PATH."""
-    if shutil.which("classify"):
-        return ["classify"]
-    python = os.path.relpath(sys.executable)
-    return [sys.executable if python.startswith("..") else python, "-m", "classify"]
-
-
-# What is written, for disk errors, and the function that writes it, in order.
-WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
-    ("the model", _write_model),
-    ("predictions.csv", _write_predictions),
-    (split_record.FILE, _write_split),
-    (scored_rows.FILE, _write_scored_rows),
-    (suspects_file.FILE, _write_suspects),
-    ("metrics.json", _write_metrics),
-    ("run.json", lambda results: results.record.write("finished")),
-    ("the summary", _print_summary),
-)
