@@ -154,14 +154,16 @@ def _run(config: RunConfig, place: dict[str, Any], *, pages: bool) -> Path:
     """Train and return the output folder; `pages` writes the report and the model card."""
     from classify.launch.process_settings import prepare_threads, preserve_settings
     from classify.training.run import train as train_config
+    from classify.training.timeline import Timeline
 
     prepare_threads()  # these stay: a forked process has no others
+    timeline = Timeline()
     with preserve_settings():
-        folder = train_config(config, **place)
+        folder = train_config(config, **place, timeline=timeline)
         if pages:
             from classify.report.after_run import write_pages_of_run
 
-            write_pages_of_run(folder, config.training)
+            write_pages_of_run(folder, config.training, timeline)
     return folder
 
 

@@ -30,13 +30,12 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 class ClassifyError(Exception):
     """Base of all errors with a message for the user. Exit 1, unless a subclass says otherwise.
 
-    `everywhere`: every rank raises the same error, and one process per machine prints it; otherwise the rank that
-    raises it does. `reported`: the message is already printed.
+    `everywhere`: every rank raises the same error, so one process per machine prints it (`commands.failure.fail`), and
+    the process group is closed as usual (`World.close`); otherwise the rank that raises it prints it, and aborts.
     """
 
     exit_code = 1
     everywhere = True
-    reported = False
 
 
 class InputError(ClassifyError):

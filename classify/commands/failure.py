@@ -10,19 +10,24 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from classify.errors import ClassifyError, InputError, discard_output, disk_refusal, escape_controls, is_lost_peer
-from classify.launch import interrupts, launcher, spawn
+from classify.launch import interrupts, launcher
 
 if TYPE_CHECKING:
     from classify.distributed.world import World
 
+# How long a rank that leaves the printing to another one waits for that, and until it knows that it failed alone.
+_SILENT_SECONDS, _ALONE_SECONDS = 1.0, 6.0
+# How long a rank whose peer is lost waits for the launcher.
+_LOST_SECONDS = 3.0
+
 
 def print_error(error: BaseException, debug: bool) -> int:
     """Print an error's message and return its exit code."""
+    if getattr(error, "reported", False):
+        if debug:
+            traceback.print_exc()
+        return _exit_code(error)
     if isinstance(error, ClassifyError):
-        if error.reported:
-            if debug:
-                traceback.print_exc()
-            return error.exit_code
         return fail(str(error), error.exit_code, debug, everywhere=error.everywhere)
     if isinstance(error, BrokenPipeError):
         # The reader of the output has ended, e.g. `| head`; that is not an error.
@@ -33,24 +38,33 @@ def print_error(error: BaseException, debug: bool) -> int:
         return fail(f"the package {where}; pip install {error.name}, or install classify-text again", 1, debug)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        code = 1 if disk_refusal(error) is None else InputError.exit_code
-        return fail(f"{where}{error.strerror or error}", code, debug, everywhere=False)
+        return fail(f"{where}{error.strerror or error}", _exit_code(error), debug, everywhere=False)
     _wait_for_peer_error(error)
     line = " ".join(str(error).split())[:300]
     return fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False)
 
 
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, ClassifyError):
+        return error.exit_code
+    return 1 if disk_refusal(error) is None else InputError.exit_code
+
+
 def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
     """Print the error once per machine, and return its code.
 
-    If every rank has the error, one process per machine prints it. The others wait a second, because a launcher ends
-    all processes when the first one exits.
+    If every rank has the error, one process per machine prints it, and the others wait: a launcher ends all processes
+    when the first one exits. One that it has not ended by then is the only one with the error, and prints it, too.
     """
     if debug:
         traceback.print_exc()
-    if everywhere and not launcher.here().is_local_main:
-        time.sleep(1.0)
-        return code
+    place = launcher.here()
+    if everywhere and not place.is_local_main:
+        # A signal is agreed on by all ranks (codes from 128).
+        may_be_alone = place.ends_peers and code < 128
+        time.sleep(_ALONE_SECONDS if may_be_alone else _SILENT_SECONDS)
+        if not may_be_alone:
+            return code
     lines = [f"error: {line}\n" for line in escape_controls(message).split("\n")]
     for name, text in (("stdout", ""), ("stderr", "".join(lines))):
         stream = getattr(sys, name)
@@ -65,18 +79,14 @@ def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
 def print_error_early(error: Exception) -> None:
     """Print an error before the other machines receive it, which may take long."""
     print_error(error, debug=False)
-    if isinstance(error, ClassifyError):
-        error.reported = True
+    error.reported = True  # type: ignore[attr-defined]
 
 
 def _wait_for_peer_error(error: BaseException) -> None:
-    """Let the launcher end this process if a lost peer caused the error; the peer prints the cause.
-
-    --nproc gives a rank time to print its error before it ends the others.
-    """
+    """Let the launcher end this process if a lost peer caused the error; the peer prints the cause."""
     if launcher.here().is_launched and is_lost_peer(error):
         interrupts.end_if_terminated()
-        time.sleep(3.0 + (spawn.PRINTING_SECONDS if launcher.here().is_worker else 0.0))
+        time.sleep(_LOST_SECONDS)
 
 
 def forward_prediction_errors(*, use_cpu: bool) -> AbstractContextManager[None]:

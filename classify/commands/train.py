@@ -15,9 +15,13 @@ make_parser = training_parser
 
 def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program)
+    import psutil
+
     from classify.training.inputs import check_inputs, check_start
+    from classify.training.timeline import Timeline
 
     check_start(config.training)
+    timeline = Timeline(psutil.Process().create_time())
     with launcher.forward_errors(config.training.start, print_error_early):
         inputs = check_inputs(config)
     if config.training.nproc is not None and not launcher.here().is_worker:
@@ -28,7 +32,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         from classify.training import memory_forecast
 
         with inputs.config.training.start() as world:
-            world.raise_if_any_rank_failed(None)
+            world.exchange_fault(None)
             memory = memory_forecast.describe_memory(inputs, world)
             if world.is_main:
                 for line in inputs.describe():
@@ -39,13 +43,13 @@ def run(arguments: Sequence[str], program: str) -> int:
                 describe.show(world.topology, world.plan, batch, os.environ, each)
                 print(f"\n{memory}")
         return 0
-    import psutil
-
+    timeline.end("start and checks")
     from classify.training.run import train
 
-    folder = train(config, inputs, started=psutil.Process().create_time())
+    timeline.end("imports")
+    folder = train(config, inputs, timeline=timeline)
     # The report's libraries are not imported before training ends.
     from classify.report.after_run import write_pages_of_run
 
-    write_pages_of_run(folder, config.training)
+    write_pages_of_run(folder, config.training, timeline)
     return 0

@@ -15,9 +15,15 @@ from typing import Any, Literal, TypeVar
 from classify.errors import InputError
 
 Options = TypeVar("Options")
-# What an option can affect: epochs only; epochs and contrastive steps; the start of a run, which a resumed one keeps;
-# the same where no epochs follow it; a run's identity; later steps, so that a resumed run reports a change.
-Effect = Literal["epochs", "steps", "start", "fit", "identity", "later steps"]
+# What another value of an option would change.
+Effect = Literal[
+    "epochs",  # nothing without epochs: `flags_without_effect` says so
+    "steps",  # nothing without epochs and contrastive steps
+    "start",  # what comes before the first checkpoint: `require_same_run` refuses a change
+    "start without epochs",  # the same, of a run that trains no epochs
+    "identity",  # which run it is: a change is refused, too
+    "later steps",  # a resumed run may change it, and prints that
+]
 
 # Words of a switch; the short ones, which transformers reads, may be names, too.
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}

@@ -369,7 +369,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "peak learning rate of AdamW (default: 5e-5; 3e-5 above hidden size 512; ten times that with --lora)",
         "--learning-rate",
         check=above(0),
-        affects={"later steps", "steps", "fit"},
+        affects={"later steps", "steps", "start without epochs"},
         common=True,
     )
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
@@ -423,7 +423,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "balanced: weight classes inversely to their frequency; or a JSON file: {label: weight}",
         "--class-weights",
         metavar="balanced|FILE",
-        affects={"later steps", "fit"},
+        affects={"later steps", "start without epochs"},
     )
     loss: Literal["cross_entropy", "focal"] = option(
         "cross_entropy",

@@ -238,9 +238,9 @@ class TokenizedSplit:
     rows: Ids
     targets: npt.NDArray[Any]
 
-    def take(self, mask: npt.NDArray[np.bool_]) -> TokenizedSplit:
-        """Return the rows where `mask` (n,) is true."""
-        return TokenizedSplit(self.tokens, self.rows[mask], self.targets[mask])
+    def take(self, chosen: npt.NDArray[Any]) -> TokenizedSplit:
+        """Return some of the rows: where a mask (n,) is true, or at these indices into them, in order."""
+        return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen])
 
     @property
     def mean_length(self) -> float:

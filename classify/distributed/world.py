@@ -140,7 +140,7 @@ class World:
         joined = bytes(self.gather(payload).tolist())
         return [joined[sum(sizes[:rank]) : sum(sizes[: rank + 1])].decode() for rank in range(len(sizes))]
 
-    def raise_if_any_rank_failed(self, fault: str | None) -> None:
+    def exchange_fault(self, fault: str | None) -> None:
         """Raise InputError with the `fault` of another rank, if this rank has none. A collective."""
         for rank, message in enumerate(self.gather_texts(fault or "")):
             if message and fault is None:
@@ -152,13 +152,13 @@ class World:
         try:
             yield
         except Exception as error:  # not Ctrl-C, which all ranks receive
-            self.raise_if_any_rank_failed(str(error) or type(error).__name__)
+            self.exchange_fault(str(error) or type(error).__name__)
             raise
-        self.raise_if_any_rank_failed(None)
+        self.exchange_fault(None)
 
     def leave(self, fault: str) -> None:
-        """Send this rank's error to the ranks in `raise_if_any_rank_failed`, and close. A collective."""
-        self.raise_if_any_rank_failed(fault)
+        """Send this rank's error to the ranks in `exchange_fault`, and close. A collective."""
+        self.exchange_fault(fault)
         self.close()
 
     def check_same(self, kinds: Mapping[str, str]) -> None:
@@ -242,7 +242,7 @@ class World:
         self.closed = True
         up = self.distributed and torch.distributed.is_initialized()
         if up and error is not None:
-            self._report_lost_peer(error)
+            self._tell_peers(error)
         alone = error is not None and not (isinstance(error, ClassifyError) and error.everywhere)
         abort = up and alone and not self.plan.backend_spec.detects_lost_peers
         if abort:
@@ -266,11 +266,11 @@ class World:
         try:
             yield
         except Exception as error:
-            self._report_lost_peer(error)
+            self._tell_peers(error)
             raise
 
-    def _report_lost_peer(self, error: BaseException) -> None:
-        """Print, on one rank, that a peer ended without an error message; any other error is noted for the peers.
+    def _tell_peers(self, error: BaseException) -> None:
+        """Note in the store that this rank prints an error; where a peer was lost that has not, one rank prints so.
 
         --nproc prints that itself.
         """

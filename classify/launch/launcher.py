@@ -60,6 +60,11 @@ class Launch:
         return self.launcher == "nproc"
 
     @property
+    def ends_peers(self) -> bool:
+        """Return whether the launcher ends all processes when the first one fails; srun does not by default."""
+        return self.launcher in ("torchrun", "nproc", "mpirun")
+
+    @property
     def is_main(self) -> bool:
         """Return True on the global rank 0, which writes files and prints."""
         return self.rank == 0

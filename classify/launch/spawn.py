@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from classify.errors import CheckpointError, InputError
+from classify.errors import InputError
 from classify.launch import interrupts, launcher
 
 _POLL_SECONDS = 0.05
@@ -29,10 +29,6 @@ _CLOSING_SECONDS = 30.0
 # Time to end on SIGTERM. It is repeated: a training step only records it, and fails soon after.
 _ENDING_SECONDS = 15.0
 _REPEAT_SECONDS = 1.0
-# Time for the rank that prints an error of all ranks: silent ranks may exit first.
-PRINTING_SECONDS = 5.0
-# Exit codes of errors that all ranks raise.
-_RAISED_BY_ALL = (InputError.exit_code, CheckpointError.exit_code)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -136,7 +132,7 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
         if numbers and killed_at == math.inf:
             killed_at = now + _SAVING_SECONDS
         if code and ends_at == math.inf:
-            ends_at = now + (_CLOSING_SECONDS if received else PRINTING_SECONDS if code in _RAISED_BY_ALL else 0.0)
+            ends_at = now + (_CLOSING_SECONDS if received else 0.0)
         elif code and numbers:  # another signal
             ends_at = now
         if now >= ends_at:

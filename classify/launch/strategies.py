@@ -25,7 +25,7 @@ class StrategySpec:
     # One process copies the model to each of its devices.
     replicates_model: bool = False
     # A step may have more micro-batches than requested, to stay within a CPU's caches.
-    limits_micro_batch_tokens: bool = False
+    may_split_steps: bool = False
     # Passes may be recorded as CUDA graphs.
     records_graphs: bool = False
     takes_half_weights: bool = True
@@ -45,9 +45,9 @@ class StrategySpec:
 
 
 STRATEGIES = {
-    "none": StrategySpec("base:Strategy", "one", "one device", limits_micro_batch_tokens=True, records_graphs=True),
+    "none": StrategySpec("base:Strategy", "one", "one device", may_split_steps=True, records_graphs=True),
     "dp": StrategySpec("data_parallel:DataParallelStrategy", "one", "DataParallel", replicates_model=True),
-    "ddp": StrategySpec("ddp:DDPStrategy", "one per device", "DistributedDataParallel", limits_micro_batch_tokens=True),
+    "ddp": StrategySpec("ddp:DDPStrategy", "one per device", "DistributedDataParallel", may_split_steps=True),
     "fsdp": StrategySpec(
         "fsdp:FSDPStrategy",
         "one per device",

@@ -17,7 +17,7 @@ from classify.distributed import batch_norm
 from classify.findings import Finding
 from classify.launch import accelerators
 from classify.modeling import half_weights, lora, memory_estimate
-from classify.modeling.cls_hooks import collect_features, install_hooks, packed_batch
+from classify.modeling.cls_hooks import collect_features, install_hooks, mark_packed
 from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
@@ -49,7 +49,7 @@ class Classifier(nn.Module):
         self._first_position = first_position(model.config.to_dict())
         self._half_weights = False
         self._attention = BY_TORCH
-        self.padding = Padding()  # of batches that are not packed
+        self.padding = Padding()  # shapes of padded batches, and of targets
         self._token_multiple = 1
         self.rounds_tokens = False  # packed batches of training have few sizes
         self._limits_tokens = False
@@ -87,6 +87,7 @@ class Classifier(nn.Module):
     def use_packing(self, packed: bool) -> None:
         """Switch between packed and padded batches; the weights are unchanged."""
         self.packed = packed
+        # A name: transformers calls the function registered under it, `packing.packed_attention`.
         stock = "sdpa" if getattr(self.model, "_supports_sdpa", False) else "eager"
         self.model.set_attn_implementation(self._attention if packed else stock)
 
@@ -150,7 +151,7 @@ class Classifier(nn.Module):
 
         Autocast is entered here, since DataParallel's threads would not inherit its dtype from the caller.
         """
-        # Rounded, the output layer of a regression, which holds the mean of the scores, would round them to it.
+        # The output layer of a regression holds the mean of the scores; in half precision all scores would round to it.
         head_in_fp32 = self.precision.for_scores and not self.training and not features
         with contextlib.nullcontext() if self._half_weights else self.precision.autocast(self.training):
             outputs = self.features(batch) if features or head_in_fp32 else self.logits(batch)
@@ -160,7 +161,7 @@ class Classifier(nn.Module):
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Compute logits in the current autocast state; `precision` is ignored."""
-        with packed_batch(batch.boundaries):
+        with mark_packed(batch.boundaries):
             boundaries = {} if batch.boundaries is None else {"boundaries": batch.boundaries}
             return self.model(**batch.tensors, **boundaries, return_dict=True).logits
 

@@ -3,6 +3,9 @@
 The classifier reads one token per text, and nothing after the last layer's attention mixes tokens. So the last layer's
 queries, output projection and feed-forward part, an eighth of MiniLM's arithmetic, are computed for those tokens only.
 The result is the same; `classify.modeling.verify_packing` checks it on real rows.
+
+The boundaries of texts arrive in three ways: attention gets them as a keyword, the hooks of the last layer remember
+that keyword, and the encoder's own hook, which gets no keywords, reads what `mark_packed` has set for this thread.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _forward_pass = _ForwardPass()
 
 
 @contextlib.contextmanager
-def packed_batch(boundaries: Boundaries | None) -> Iterator[None]:
+def mark_packed(boundaries: Boundaries | None) -> Iterator[None]:
     """Mark the input of models called inside as a packed row with these boundaries, for hooks; None: as padded."""
     _forward_pass.batch = boundaries
     try:

@@ -241,7 +241,7 @@ def load_classifier(
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
     world = start_world(use_cpu) if distributed else _make_local_world(use_cpu)
     try:
-        world.raise_if_any_rank_failed(None)
+        world.exchange_fault(None)
         if world.distributed:  # the fingerprint reads the whole model
             world.check_same({"model": fingerprint(folder), "precision": precision})
         classifier.install_kernels(world.device)

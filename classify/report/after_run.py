@@ -7,15 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from classify.config.schema import TrainingConfig
+from classify.files import read_json, write_json
 from classify.launch import launcher
 from classify.prediction import explanations
-from classify.training.terminal import log
+from classify.training.terminal import log, log_detail
+from classify.training.timeline import Timeline
 
 
-def write_pages_of_run(folder: Path, training: TrainingConfig) -> None:
-    """Write the pages of a training run, on the ranks that write its folder; the others do nothing."""
+def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timeline) -> None:
+    """Write the pages of a training run, on the ranks that write its folder; the others do nothing.
+
+    With --verbose, print where the time went; run.json keeps it.
+    """
     if launcher.here().is_main or (training.save_on_each_node and launcher.here().is_local_main):
         write_pages(folder, use_cpu=training.use_cpu)
+        timeline.end("report")
+        with _log_failure(folder / "run.json"):
+            write_json(folder / "run.json", {**read_json(folder / "run.json"), "seconds": timeline.seconds})
+        log_detail(f"time: {timeline.describe()}")
 
 
 def write_pages(folder: Path, *, use_cpu: bool = False) -> None:

@@ -27,7 +27,9 @@ class Evaluate(Callback):
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if step.epoch_ended or step.last:
+            self.context.timeline.end("epochs")
             self.score_epoch(trainer)
+            self.context.timeline.end("evaluation")
         patience = self.context.config.training.patience
         if step.epoch_ended and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
@@ -91,6 +93,7 @@ class Checkpointer(Callback):
         Raises ClassifyError, with nothing written, where a weight is not finite: a run resumed from it could not learn.
         """
         context, output, progress = self.context, self.context.output, trainer.progress
+        context.timeline.end("epochs")
         limit = context.config.training.save_total_limit
 
         def keep(steps: list[int]) -> set[int]:
@@ -118,6 +121,7 @@ class Checkpointer(Callback):
                     {**state.values, **started_with},
                     keep=keep,
                 )
+        context.timeline.end("checkpoints")
 
 
 def _all_finite(weights: Tensors) -> bool:

@@ -23,10 +23,10 @@ from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import ClassifyError, RankError
-from classify.modeling.kernels.dropout import seed_draws
 from classify.tasks.base import Task
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.strategies.base import Strategy, trained_params
+from classify.training.trainer import seed_draws
 
 _FEWEST_ROWS = 8
 # Rows of a class up to which its rows, not the class, weigh as much as others.

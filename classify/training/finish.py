@@ -80,9 +80,11 @@ def finish(
                 kept_epoch=kept_epoch,
                 start_seconds=start_seconds,
             )
+            context.timeline.end("evaluation")
             for name, write in WRITERS:
                 with output.writing(name):
                     write(results)
+                context.timeline.end("files")
 
 
 def _decide(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:

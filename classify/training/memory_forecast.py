@@ -41,7 +41,7 @@ def estimate(inputs: RunInputs, world: World, length: float) -> memory_estimate.
     rows = training.train_batch_size / training.gradient_accumulation_steps
     precision, model = choose_precision(training.precision, world.device, training.opt_level), _make_empty(inputs)
     each = rows if plan.spec.spreads_layers else rows / devices
-    if plan.spec.limits_micro_batch_tokens and memory_estimate.limits_tokens(
+    if plan.spec.may_split_steps and memory_estimate.limits_tokens(
         world.accelerator, half_weights=precision.rounds_weights, batch_norm=bool(batch_norm.layers(model))
     ):
         width, packed = memory_estimate.read_hidden_size(inputs.model.config), settings.packing != "padded"

@@ -39,7 +39,7 @@ def make_optimizer(
             }
             for (decayed, level), parameters in groups.items()
         ],
-        lr=config.peak_learning_rate,
+        lr=config.peak_learning_rate,  # each step sets its own
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         fused=accelerators.of(device.type).fused_adamw,

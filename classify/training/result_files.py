@@ -88,7 +88,8 @@ class Results:
         """
         splits, task, seed = self.splits, self.task, self.context.config.training.seed
         train, scored = splits.train, splits.scored
-        texts = train.texts(splits.columns.text)
+        texts, timeline = train.texts(splits.columns.text), self.context.timeline
+        timeline.end("files")
         try:
             if scored is not train:
                 held_out = scored.texts(splits.columns.text)
@@ -100,6 +101,8 @@ class Results:
         except (ValueError, MemoryError) as error:
             self.context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
             return None
+        finally:
+            timeline.end("baseline")
 
 
 def _write_model(results: Results) -> None:
@@ -215,7 +218,7 @@ def _write_metrics(results: Results) -> None:
             "pairs": results.trainer.contrastive_metrics,
             "best_epoch": results.kept_epoch,
             "start_seconds": results.start_seconds,
-            "wall_seconds": results.context.elapsed,
+            "wall_seconds": results.context.timeline.elapsed,
         },
     )
 

@@ -111,7 +111,7 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
-    initial = fields_that_affect("start", "fit") if is_start_all else fields_that_affect("start")
+    initial = fields_that_affect("start", "start without epochs") if is_start_all else fields_that_affect("start")
     changed += _list_changes(saved.state["settings"], settings, initial)
     if changed:
         raise InputError(
@@ -120,10 +120,8 @@ def require_same_run(
         )
 
 
-def is_finished(
-    output: Output, config: RunConfig, settings: dict[str, Any], saved: Checkpoint | None, batches: BatchSampler
-) -> bool:
-    """Return whether nothing is left to do in this folder; print what there is to do or not. A collective."""
+def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, batches: BatchSampler) -> bool:
+    """Return whether nothing is left to do in this folder; print that, or where it begins. A collective."""
     status = None
     if output.world.is_main:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -146,11 +144,10 @@ def is_finished(
         output.log(f"{output.folder}: this run is finished; nothing to do. {more} would extend it.")
         return True
     output.log(f"{output.folder}: resuming from {saved.path.name}")
-    _log_changes(output, settings, saved)
     return False
 
 
-def _log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
+def log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
     """Print the settings of learning that differ from those the checkpoint was trained with."""
     before = saved.state["settings"]
     changed = _list_changes(before, now, fields_that_affect("later steps"))

@@ -32,6 +32,7 @@ from classify.training.inputs import RunInputs, check
 from classify.training.run_record import RunRecord, make_record
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.terminal import configure, log, log_decision, log_detail
+from classify.training.timeline import Timeline
 from classify.training.train_log import Log, Terminal, log_micro_batches
 from classify.training.trainer import Callback, Trainer
 
@@ -50,14 +51,14 @@ def train(
     rank: int | None = None,
     world_size: int | None = None,
     init_method: str | None = None,
-    started: float | None = None,
+    timeline: Timeline | None = None,
 ) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and the
     rendezvous address (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
 
-    `started` is when the command was given (seconds since the epoch, default now), for --max-minutes.
+    `timeline` begins when the command was given (default: now), for --max-minutes; the run adds its phases.
 
     Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
     Interrupted (a signal came; the run was saved).
@@ -83,12 +84,12 @@ def train(
             if rank is not None and world_size is not None and init_method is not None:
                 launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
                 _ = config.training.device_plan  # the caller may ask for its place later
-            return _train(config, inputs, started or time.time())
+            return _train(config, inputs, timeline or Timeline())
     finally:
         _TRAINING.release()
 
 
-def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
+def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline) -> Path:
     """Check, tokenize, form the process group, run."""
     configure(config.training)
     with launcher.forward_errors(config.training.start):
@@ -101,9 +102,11 @@ def _train(config: RunConfig, inputs: RunInputs | None, started: float) -> Path:
             for line in inputs.inspection.duplicate_lines():
                 log(line)
         data = tokenize_tables(inputs)
+    timeline.end("tokens")
     with inputs.config.training.start() as world:
-        world.raise_if_any_rank_failed(None)
-        with prepare(inputs, data, world, started) as context:
+        world.exchange_fault(None)
+        timeline.end("process group")
+        with prepare(inputs, data, world, timeline) as context:
             return _run(context)
 
 
@@ -112,8 +115,13 @@ def _run(context: TrainingContext) -> Path:
     output, saved = context.output, context.checkpoint
     trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(context.splits.train))
     batches = trainer.batches
-    if output.resumes and resume.is_finished(output, context.config, context.settings, saved, batches):
+    if saved is not None:
+        model = str(context.inputs.model.path.resolve())
+        resume.require_same_run(saved, context.identity, context.settings, model, output)
+    if output.resumes and resume.is_finished(output, context.config, saved, batches):
         return output.folder
+    if saved is not None:
+        resume.log_changes(output, context.settings, saved)
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
         if context.splits.folds is not None:
@@ -129,7 +137,7 @@ def _run(context: TrainingContext) -> Path:
         _dry_run(context, trainer, record)
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
-        start_seconds = context.elapsed
+        start_seconds = context.timeline.elapsed
         _fit(context, trainer, [train_log, evaluate, checkpointer])
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
@@ -156,7 +164,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
         trainer.fit(
             [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
-            time_limit_reached=lambda: minutes is not None and context.elapsed > 60 * minutes,
+            time_limit_reached=lambda: minutes is not None and context.timeline.elapsed > 60 * minutes,
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):
@@ -210,6 +218,7 @@ def _init_head(
     data, contrastive, probe = context.with_label_texts(trainer.data), None, None
     if context.config.training.contrastive_steps:
         contrastive = _train_contrastive(context, data, train_log)
+        context.timeline.end("contrastive steps")
     if context.config.model.head == "probe" or context.inputs.new_labels:
         probe = linear_probe.init_head_from_probe(
             context.strategy,
@@ -219,6 +228,7 @@ def _init_head(
             encoder_trained=contrastive is not None,
             new=context.inputs.new_labels,
         )
+        context.timeline.end("head")
     return contrastive, probe
 
 
@@ -226,7 +236,7 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
     """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
     training, limit = context.config.training, None
     if training.max_minutes is not None:
-        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.elapsed))
+        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed))
     steps = training.contrastive_steps or 0
     with context.output.progress_bar(0, steps) as bar:
 
@@ -254,7 +264,7 @@ def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> N
     if not progress.is_planned_for(training):
         rate = dry_run.measure(trainer)
         tested = len(context.splits.test) if context.splits.test is not None else 0
-        rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.elapsed)
+        rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed)
         validated = 0 if context.splits.folds is not None else len(context.splits.validation)
         progress.set_end(plan_end(batches, end, world.broadcast(rows), validated, tested, start), training)
         why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"

@@ -18,6 +18,7 @@ from classify.files import write_json
 from classify.findings import Finding, decisions, notes
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
+from classify.training.timeline import Timeline
 from classify.versions import versions
 
 
@@ -32,6 +33,7 @@ class RunRecord:
     values: dict[str, Any]
     commands: list[dict[str, Any]]
     findings: list[Finding]
+    timeline: Timeline
 
     @contextlib.contextmanager
     def track_status(self, output: Output) -> Iterator[Self]:
@@ -57,6 +59,7 @@ class RunRecord:
             "guesses": [decision.as_guess() for decision in decisions(self.findings)],
             "findings": [finding.as_json() for finding in notes(self.findings)],
             "status": status,
+            "seconds": self.timeline.seconds,
         }
         write_json(self.folder / "run.json", {**self.values, **changing})
 
@@ -108,4 +111,4 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
     }
     folder = context.output.folder
     this = {"command": sys.orig_argv, "from_step": 0 if context.checkpoint is None else context.checkpoint.step}
-    return RunRecord(folder, values, [*earlier_commands(folder), this], list(context.findings))
+    return RunRecord(folder, values, [*earlier_commands(folder), this], list(context.findings), context.timeline)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +52,7 @@ from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import make_placement, make_strategy
 from classify.training.terminal import log, log_detail
+from classify.training.timeline import Timeline
 
 # Rows of a label that may be a typing error.
 _RARE = 2
@@ -91,7 +91,7 @@ def _digest(table: Table, columns: Sequence[str]) -> str:
 class TrainingContext:
     """A run on this process before its first step; frozen.
 
-    `started` is when the command was given (seconds since the epoch), `checkpoint` the one to continue from.
+    `checkpoint` is the one to continue from.
     """
 
     inputs: RunInputs
@@ -101,7 +101,7 @@ class TrainingContext:
     strategy: Strategy
     findings: tuple[Finding, ...]
     checkpoint: Checkpoint | None
-    started: float
+    timeline: Timeline
 
     @property
     def config(self) -> RunConfig:
@@ -119,11 +119,6 @@ class TrainingContext:
     def selection_metric(self) -> str:
         """Return the validation metric that selects the best weights."""
         return self.config.training.metric_for_best_model or self.inputs.task.selection[0]
-
-    @property
-    def elapsed(self) -> float:
-        """Return the seconds since the command was given, or `train` called."""
-        return time.time() - self.started
 
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
         """Return the rows that the model learns from before any epoch: `data`, and the names of the labels.
@@ -218,7 +213,7 @@ def _describe_cut(splits: Splits, full: dict[str, Tokens], max_length: int) -> s
 
 
 @contextlib.contextmanager
-def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float) -> Iterator[TrainingContext]:
+def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Timeline) -> Iterator[TrainingContext]:
     """Load and place the model, acquire the output folder, decide precision and packing; print every decision.
 
     The folder is released when the block ends. A collective.
@@ -231,12 +226,14 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
     _require_enough_rows(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
     classifier, unused = load_classifier(inputs, data.tokenizer, data.all, world.device)
+    timeline.end("model")
     placement = make_placement(classifier, training, world, data.of(train).mean_length)
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
         placed = placement.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         packing = configure_precision(inputs, classifier, data.of(train).tokens, world, precision, before)
+        timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world, placement)
         found = [data.decision, *_decide(classifier, packing, world, training.train_batch_size)]
         found += [placed] if placed is not None else []
@@ -244,11 +241,8 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, started: float
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
         findings = (*inputs.findings, *found)
-        context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, started)
+        context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         _describe(context, found)
-        if checkpoint is not None:
-            folder = str(inputs.model.path.resolve())
-            resume.require_same_run(checkpoint, context.identity, context.settings, folder, output)
         yield context
 
 

@@ -1,6 +1,7 @@
 """Training: one step, the loop over them, and all that they change.
 
-The gradient of a step is the sum over its rows divided by the global number of rows, on any number of ranks.
+The gradient of a step is the sum over its rows divided by the sum of their weights, each 1 by default, on any number
+of ranks.
 Every random draw is a function of (seed, epoch, step, micro-batch, rank), so a resumed run draws what an uninterrupted
 one would have drawn. Evaluation, logs and checkpoints are callbacks.
 """
@@ -22,8 +23,8 @@ from classify.data.sampler import Rows
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt, release_cache
 from classify.errors import CheckpointError, ClassifyError, RankError
+from classify.launch import accelerators
 from classify.modeling.classifier import Classifier
-from classify.modeling.kernels.dropout import seed_draws
 from classify.modeling.layout import send
 from classify.modeling.packing import Batch
 from classify.tasks.base import Loss
@@ -64,12 +65,12 @@ class StepEnd:
 class MicroBatch:
     """A part of a step on one rank: a batch for each replica, and the targets of their rows.
 
-    With a `weight` of 0 its rows are not of the step.
+    One that is not `counted` holds a row that is not of the step: its rank only takes part in the exchange.
     """
 
     batches: list[Batch]
     targets: torch.Tensor
-    weight: float
+    counted: bool
     last: bool
 
 
@@ -129,7 +130,7 @@ class Trainer:
         None where each pass is a collective or moves weights between devices: more micro-batches cost too much there.
         """
         limit = self.classifier.max_tokens
-        if limit is None or not self.world.plan.spec.limits_micro_batch_tokens or self.strategy.forward_is_collective:
+        if limit is None or not self.world.plan.spec.may_split_steps or self.strategy.forward_is_collective:
             return None
         return limit // self.world.cache_sharers
 
@@ -215,7 +216,7 @@ class Trainer:
             log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
             mean = math.nan
             if log_due:
-                mean = self._mean_loss(recent_loss, recent_weight)
+                mean = self._record_loss(recent_loss, recent_weight)
                 recent_loss, recent_weight = torch.zeros_like(recent_loss), 0.0
             progress.seconds += time.perf_counter() - begin
             yield StepEnd(
@@ -241,10 +242,11 @@ class Trainer:
         stopped, out_of_time = world.all_reduce_sum([float(stop_requested()), float(time_limit_reached())])
         return stopped > 0, out_of_time > 0
 
-    def _mean_loss(self, loss: torch.Tensor, weight: float) -> float:
+    def _record_loss(self, loss: torch.Tensor, weight: float) -> float:
         """Return the exact (weighted) mean of this rank's summed `loss` and those of all ranks. A collective.
 
-        Adds to the epoch's. Raises ClassifyError where it is not finite.
+        Adds it to the epoch's loss, which a checkpoint holds, so it is called before each. Raises ClassifyError where
+        the mean is not finite.
         """
         total = self.world.all_reduce_sum([float(loss)])[0]
         self.progress.epoch_loss += total
@@ -300,29 +302,28 @@ class Trainer:
             strategy.module.train()
         for number, micro_batch in enumerate(self.micro_batches(step)):
             seed_draws(self.config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
-            with strategy.accumulate(micro_batch.last, counted=micro_batch.weight > 0):
+            with strategy.accumulate(micro_batch.last, counted=micro_batch.counted):
                 loss = self.loss.loss_sum(strategy.forward(micro_batch.batches), micro_batch.targets)
-                strategy.backward(loss * (scale * micro_batch.weight), micro_batch.last)
-                total += micro_batch.weight * loss.detach()
+                strategy.backward(loss * (scale * micro_batch.counted), micro_batch.last)
+                total += micro_batch.counted * loss.detach()
         return total, weight_sum
 
     def micro_batches(self, step: sampler.Step) -> Iterator[MicroBatch]:
-        """Collate this rank's rows of a step, one micro-batch after the other; at least one, see `weight`."""
-        data, classifier = self.data, self.classifier
-        rows, targets = data.rows[step.indices], data.targets[step.indices]
+        """Collate this rank's rows of a step, one micro-batch after the other, and at least one."""
+        data, classifier = self.data.take(step.indices), self.classifier
         parts = self._divide(step)
         count = passes = len(parts)
         # Where passes wait for each other, every rank runs as many as the busiest one.
         if self.strategy.forward_is_collective:
             passes = self.world.all_reduce_max(count)
-        # A rank without rows still takes part in the exchange of gradients, with a row of weight 0.
+        # A rank without rows still takes part in the exchange of gradients, with a row that does not count.
         parts += [[np.zeros(1, dtype=np.int64)]] * (max(1, passes) - count)
         for number, pieces in enumerate(parts):
-            local_targets = classifier.padding.targets(targets[np.concatenate(pieces)], self.loss.padding)
+            targets = classifier.padding.targets(data.targets[np.concatenate(pieces)], self.loss.padding)
             yield MicroBatch(
-                batches=[classifier.batch(data.tokens, rows[piece]) for piece in pieces],
-                targets=send(torch.from_numpy(local_targets), self.world.device),
-                weight=float(number < count),
+                batches=[classifier.batch(data.tokens, data.rows[piece]) for piece in pieces],
+                targets=send(torch.from_numpy(targets), self.world.device),
+                counted=number < count,
                 last=number == len(parts) - 1,
             )
 
@@ -362,6 +363,14 @@ class Trainer:
         return "a smaller --max-length" + (
             " or --precision bf16" if self.classifier.precision.half_dtype is None else ""
         )
+
+
+def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
+    """Seed torch for one micro-batch: dropout depends on these five numbers only."""
+    sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
+    number = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    torch.manual_seed(number)
+    accelerators.of(device).seed(number)
 
 
 def describe_divergence(step: int, sign: str) -> str:

@@ -59,12 +59,6 @@ def test_the_others_end_with_one_that_fails(
     assert time.monotonic() - begin < 10
 
 
-def test_the_rank_that_prints_an_error_which_all_meet_has_time_to(workers: list[subprocess.Popen[bytes]]) -> None:
-    start(workers, "import time; time.sleep(1); raise SystemExit(2)", "raise SystemExit(2)")
-    assert spawn._wait(workers, []) == 2
-    assert [worker.returncode for worker in workers] == [2, 2]
-
-
 def test_a_worker_that_a_signal_ended_has_a_shells_code_and_a_line(
     workers: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from classify.errors import Interrupted
 from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive, run
 from classify.training.run import train
-from classify.training.setup import TrainingContext
+from classify.training.timeline import Timeline
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
 
 
@@ -34,7 +34,7 @@ def test_a_plan_that_fits_and_a_run_that_resumes_to_it(
 
     The clock stands still: a model as tiny as this one spends its time on checkpoints, which no plan foresees.
     """
-    monkeypatch.setattr(TrainingContext, "elapsed", property(lambda _: 6.0))
+    monkeypatch.setattr(Timeline, "elapsed", property(lambda _: 6.0))
 
     def config(**changes: Any) -> Any:
         return make_config(
@@ -69,7 +69,7 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
 ) -> None:
     """The plan is for thousands of epochs; the clock says otherwise after some steps."""
     clock = iter(range(1000))
-    monkeypatch.setattr(TrainingContext, "elapsed", property(lambda _: float(next(clock))))
+    monkeypatch.setattr(Timeline, "elapsed", property(lambda _: float(next(clock))))
     monkeypatch.setattr(run.dry_run, "measure", lambda *_: 1e6)
     config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=1e3, max_minutes=10.5 / 60)
     out = train(config)

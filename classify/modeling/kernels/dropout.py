@@ -11,11 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from classify.launch import accelerators
 from classify.modeling.kernels.base import Kernel
 
 _LEVELS = 1 << 8
@@ -62,11 +60,3 @@ class Dropout(nn.Dropout):
             return super().forward(input)
         mask, scale = draw_mask(input.shape, self.p, input.dtype)
         return input * mask.mul_(scale)
-
-
-def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
-    """Seed torch for one micro-batch: dropout depends on these five numbers only."""
-    sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
-    number = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-    torch.manual_seed(number)
-    accelerators.of(device).seed(number)
