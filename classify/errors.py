@@ -31,7 +31,8 @@ class ClassifyError(Exception):
     """Base of all errors with a message for the user. Exit 1, unless a subclass says otherwise.
 
     `everywhere`: every rank raises the same error, so one process per machine prints it (`commands.failure.fail`), and
-    the process group is closed as usual (`World.close`); otherwise the rank that raises it prints it, and aborts.
+    the process group is closed as usual (`World.close`); otherwise the rank that raises it prints it,
+    and aborts the group where its peers would wait on their devices.
     """
 
     exit_code = 1

@@ -48,7 +48,7 @@ class DeviceConfig:
         "none: one device; dp: DataParallel; ddp: DistributedDataParallel; fsdp: sharded weights; model: one process, "
         "layers spread over devices, memory and disk; auto: dp or none without a launcher, else ddp",
         "--strategy",
-        affects={"later steps"},
+        affects={"computation"},
         common=True,
     )
     device_memory: float | None = option(

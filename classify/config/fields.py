@@ -22,7 +22,9 @@ Effect = Literal[
     "start",  # what comes before the first checkpoint: `require_same_run` refuses a change
     "start without epochs",  # the same, of a run that trains no epochs
     "identity",  # which run it is: a change is refused, too
-    "later steps",  # a resumed run may change it, and prints that
+    "later steps",  # what is learned from here on: a resumed run may change it, and prints that
+    "computation",  # how a step is computed, but not its gradient: printed, too
+    "result",  # what is done with trained weights: printed, too
 ]
 
 # Words of a switch; the short ones, which transformers reads, may be names, too.

@@ -56,7 +56,7 @@ class OutputConfig:
         "dtype of the saved weights; the 16-bit types halve the file, and the resulting change in probabilities is "
         "printed",
         "--save-dtype",
-        affects={"later steps"},
+        affects={"result"},
     )
     save_total_limit: int = option(
         2, "number of checkpoints to keep, including the best", "--save-total-limit", check=at_least(1)

@@ -251,14 +251,14 @@ class ModelConfig:
         "auto",
         "pack texts end to end, or pad them; auto: pack if packed and padded logits agree",
         "--packing",
-        affects={"later steps"},
+        affects={"computation"},
     )
     kernels: Literal["auto", "off"] = option(
         "auto",
         "auto: use this program's faster kernels where they apply; off: use torch's operations only",
         "--kernels",
         switch=("auto", "off"),
-        affects={"later steps"},
+        affects={"computation"},
     )
     compact_vocabulary: bool = option(
         True,
@@ -355,14 +355,14 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "micro-batches per device and step; the global batch size is unchanged",
         "--gradient-accumulation-steps",
         check=above(0),
-        affects={"later steps", "epochs"},
+        affects={"computation", "epochs"},
     )
     gradient_checkpointing: bool = option(
         False,
         "recompute activations in the backward pass: less memory, slower",
         "--gradient-checkpointing",
         "--activation-checkpointing",
-        affects={"later steps", "steps"},
+        affects={"computation", "steps"},
     )
     learning_rate: float | None = option(
         None,
@@ -449,21 +449,21 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "weights to keep: last, or best on the validation split; auto: last, unless earlier ones are more accurate by "
         "two standard errors; best for several labels, scores, and metrics that are errors",
         "--keep",
-        affects={"later steps"},
+        affects={"result"},
     )
     metric_for_best_model: str | None = option(
         None,
         "validation metric that selects the best weights: loss or any of metrics.json (default: macro_f1; "
         "average_precision for several labels, pearson for scores)",
         "--metric-for-best-model",
-        affects={"later steps", "epochs"},
+        affects={"result", "epochs"},
     )
     calibrate: Literal["auto", "none"] = option(
         "auto",
         "auto: fit a temperature (several labels: a scale and shift per label) on validation or out-of-fold rows and "
         "fold it into the output layer",
         "--calibrate",
-        affects={"later steps"},
+        affects={"result"},
     )
     max_grad_norm: float = option(
         1.0,

@@ -261,7 +261,7 @@ class World:
             torch.distributed.destroy_process_group()
 
     @contextlib.contextmanager
-    def report_lost_peers(self) -> Iterator[None]:
+    def announce_errors(self) -> Iterator[None]:
         """Report a lost peer at once where this block waits for one: the launcher is about to end this process."""
         try:
             yield

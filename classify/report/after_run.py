@@ -20,21 +20,22 @@ def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timelin
     With --verbose, print where the time went; run.json keeps it.
     """
     if launcher.here().is_main or (training.save_on_each_node and launcher.here().is_local_main):
-        write_pages(folder, use_cpu=training.use_cpu)
+        if not write_pages(folder, use_cpu=training.use_cpu):
+            return
         timeline.end("report")
         with _log_failure(folder / "run.json"):
             write_json(folder / "run.json", {**read_json(folder / "run.json"), "seconds": timeline.seconds})
         log_detail(f"time: {timeline.describe()}")
 
 
-def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
-    """Write report.html and, of a training run, the model card, where the folder has new results.
+def write_pages(folder: Path, *, use_cpu: bool = False) -> bool:
+    """Write report.html and, of a training run, the model card; return False where the folder has no new results.
 
     Prints the report's path. A failure is a note: the run is done.
     """
     page, scores = folder / "report.html", folder / "metrics.json"
     if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
-        return
+        return False
     if (folder / "classify.json").exists():  # the folder of an evaluation has no model
         with _log_failure(folder / explanations.FILE):
             explanations.write_explanations(folder, use_cpu=use_cpu)
@@ -47,6 +48,7 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> None:
 
         report.write_report(folder)
         log(f"report: {page}")
+    return True
 
 
 @contextlib.contextmanager

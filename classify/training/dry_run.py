@@ -34,7 +34,8 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
     each = 2 - world.distributed
 
     def dry_step() -> object:
-        moments = [torch.empty_like(weight) for weight in trained_params(strategy.optimizer) for _ in range(each)]
+        new = [weight for weight in trained_params(strategy.optimizer) if weight not in strategy.optimizer.state]
+        moments = [torch.empty_like(weight) for weight in new for _ in range(each)]
         with strategy.accumulate(last=False):
             return moments, trainer.compute_gradients(heaviest)
 

@@ -49,11 +49,11 @@ def finish(
     if context.config.training.save_dtype != "float32":
         final = _round_weights(context, final)
     task, seed = final.task, context.config.training.seed
-    predicted = _decide(context, final.task, final.validation, splits.validation)
+    predicted = _predict(context, final.task, final.validation, splits.validation)
     validation_scores = task.score(final.validation, splits.validation.targets, seed, predicted)
     scores = validation_scores
     if splits.test is not None:
-        predicted = _decide(context, final.task, final.scored, splits.test)
+        predicted = _predict(context, final.task, final.scored, splits.test)
         scores = task.score(final.scored, splits.test.targets, seed, predicted)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
@@ -87,7 +87,7 @@ def finish(
                 context.timeline.end("files")
 
 
-def _decide(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:
+def _predict(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:
     """Return the predictions of a split, in the form of the targets."""
     probabilities, folds = task.probabilities(logits), context.splits.folds
     if folds is not None and split is context.splits.train:

@@ -61,6 +61,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
             with _report_saved_folds(context, number):
                 train(trainer, f"fold {number + 1} of {count}")
                 fold_logits = context.compute_logits(scored)
+                context.timeline.end("evaluation")
                 _save(context, number, fold_logits)
         logits[held_out] = fold_logits
         score = context.inputs.task.score(fold_logits, scored.targets, context.config.training.seed)

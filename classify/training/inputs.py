@@ -110,8 +110,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
     width = memory_estimate.read_hidden_size(model.config)
     rows = min(len(labelled), config.data.max_train_samples or len(labelled))
     config = config.resolve(len(splits.train), width, rows)
-    texts = _choose_label_texts(config, task, splits, languages, len(labelled))
-    findings = [*_decide(config, splits, model, languages), *head, *_recipe(config, splits, width), *texts[1]]
+    texts, chosen = _choose_label_texts(config, task, splits, languages, len(labelled))
+    findings = [*_list_decisions(config, splits, model, languages), *head, *_recipe(config, splits, width), *chosen]
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
         *_note_trained_rows(config.model.model, splits),
@@ -120,9 +120,7 @@ def check_inputs(config: RunConfig) -> RunInputs:
         *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)),
     ]
     findings += map(note, noted)
-    return RunInputs(
-        config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts[0], new_labels
-    )
+    return RunInputs(config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, new_labels)
 
 
 def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:
@@ -336,7 +334,7 @@ def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_di
     return ()
 
 
-def _decide(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:
+def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:
     """Describe the decisions so far."""
     main, values = splits.tables[0], config.flat()
     texts, labels = ("+".join(map(repr, names)) for names in (splits.columns.texts.named, splits.columns.labels))

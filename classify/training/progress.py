@@ -70,8 +70,10 @@ class Progress:
         self.best = self.last_eval = {"step": self.step, "epoch": epoch}
 
     def clear_best(self) -> None:
-        """Forget the best step, whose weights are lost."""
-        self.best, self.last_eval_step, self.epochs_without_improvement = None, None, 0
+        """Forget the best step, whose weights are lost; this one, if it was scored, is the best then."""
+        was_scored = self.last_eval_step == self.step
+        self.best = self.last_eval if was_scored else None
+        self.last_eval_step, self.epochs_without_improvement = self.step if was_scored else None, 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
         """Return whether the last `patience` scores were no better than the best one."""

@@ -111,7 +111,8 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
-    initial = fields_that_affect("start", "start without epochs") if is_start_all else fields_that_affect("start")
+    # Without epochs the start is all there is, so what contrastive steps use cannot change later.
+    initial = fields_that_affect("start", *(("steps", "start without epochs") if is_start_all else ()))
     changed += _list_changes(saved.state["settings"], settings, initial)
     if changed:
         raise InputError(
@@ -150,7 +151,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
 def log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
     """Print the settings of learning that differ from those the checkpoint was trained with."""
     before = saved.state["settings"]
-    changed = _list_changes(before, now, fields_that_affect("later steps"))
+    changed = _list_changes(before, now, fields_that_affect("later steps", "computation", "result"))
     if changed:
         output.log(f"note: {'; '.join(changed)} from step {saved.step} on")
 

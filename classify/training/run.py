@@ -134,7 +134,9 @@ def _run(context: TrainingContext) -> Path:
         if saved is None:
             trainer.strategy.setup()
             _start(context, trainer, evaluate, train_log)
+        context.timeline.end("evaluation")
         _dry_run(context, trainer, record)
+        context.timeline.end("dry run")
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
         start_seconds = context.timeline.elapsed
@@ -152,6 +154,7 @@ def _train_fold(context: TrainingContext, record: RunRecord, trainer: Trainer, n
     _init_head(context, trainer)
     _dry_run(context, trainer, record)
     _fit(context, trainer, [], f"in {name}; the folds before it are saved")
+    context.timeline.end("epochs")
 
 
 def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
@@ -160,7 +163,7 @@ def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], 
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
     # The order matters: a checkpoint holds the score that `Evaluate` has just made.
-    with stop_signals() as received, context.world.report_lost_peers(), bar_of_steps as bar:
+    with stop_signals() as received, context.world.announce_errors(), bar_of_steps as bar:
         trainer.fit(
             [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),

@@ -34,6 +34,7 @@ class RunRecord:
     commands: list[dict[str, Any]]
     findings: list[Finding]
     timeline: Timeline
+    _is_finished: bool = False
 
     @contextlib.contextmanager
     def track_status(self, output: Output) -> Iterator[Self]:
@@ -46,13 +47,14 @@ class RunRecord:
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException:
-            if output.is_writer:
+            if output.is_writer and not self._is_finished:
                 with contextlib.suppress(OSError):  # e.g. a full disk: the first error is the one to report
                     self.write("failed")
             raise
 
     def write(self, status: str) -> None:
         """Write run.json with the run's status: finished, interrupted or failed."""
+        self._is_finished = status == "finished"
         *earlier, this = self.commands
         changing = {
             "commands": [*earlier, {**this, "status": status}],

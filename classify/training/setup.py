@@ -230,13 +230,13 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
     placement = make_placement(classifier, training, world, data.of(train).mean_length)
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
-        placed = placement.place(output.folder)
+        placing = placement.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         packing = configure_precision(inputs, classifier, data.of(train).tokens, world, precision, before)
         timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world, placement)
-        found = [data.decision, *_decide(classifier, packing, world, training.train_batch_size)]
-        found += [placed] if placed is not None else []
+        found = [data.decision, *_list_decisions(classifier, packing, world, training.train_batch_size)]
+        found += [placing] if placing is not None else []
         if not output.is_writer:
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
@@ -372,7 +372,7 @@ def configure_precision(
     return packing
 
 
-def _decide(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Finding]:
+def _list_decisions(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Finding]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
     padded = "off; padded" if world.accelerator.static_shapes else "off; padded by length"

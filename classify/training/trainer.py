@@ -268,9 +268,10 @@ class Trainer:
             result, reason = attempt(lambda: self.compute_gradients(step), self.world.device)
             if result is not None:
                 break
-            if self.world.distributed:  # the other ranks are waiting in the exchange
+            if self.world.world_size > 1:  # the other ranks are waiting in the exchange
                 raise RankError(
-                    f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "
+                    self._explain_single_text(step, reason)
+                    or f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "
                     f"--gradient-accumulation-steps {self._halved(step)} (same gradient, different dropout masks)"
                     f"{'' if self.config.gradient_checkpointing else ' or --gradient-checkpointing'}; or start over "
                     f"with {self._smaller()}."
@@ -332,16 +333,22 @@ class Trainer:
 
         Raises ClassifyError where each micro-batch holds a single text already.
         """
-        if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.indices):
-            raise ClassifyError(
-                f"step {self.progress.step + 1}: out of memory with a single text ({reason}); "
-                f"{'' if self.config.gradient_checkpointing else 'use --gradient-checkpointing, or '}start over with "
-                f"{self._smaller()}."
-            )
+        if (fault := self._explain_single_text(step, reason)) is not None:
+            raise ClassifyError(fault)
         # Ranks may have split their shards into different numbers of micro-batches.
         self.progress.min_micro_batches = self.world.all_reduce_max(self._halved(step))
         self.strategy.clear_gradients()
         release_cache(self.world.device)
+
+    def _explain_single_text(self, step: sampler.Step, reason: str) -> str | None:
+        """Return the message where smaller micro-batches cannot help, since each holds a single text already."""
+        if self.num_micro_batches * self.world.replicas * self.world.world_size < len(step.indices):
+            return None
+        return (
+            f"step {self.progress.step + 1}: out of memory with a single text ({reason}); "
+            f"{'' if self.config.gradient_checkpointing else 'use --gradient-checkpointing, or '}start over with "
+            f"{self._smaller()}."
+        )
 
     def _divide(self, step: sampler.Step) -> list[list[Rows]]:
         return make_micro_batches(

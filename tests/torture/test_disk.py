@@ -23,8 +23,7 @@ from classify.errors import CheckpointError, DiskError, InputError
 from classify.modeling import memory_estimate
 from classify.modeling.hub import resolve_model
 from classify.tasks.base import Task
-from classify.training import checkpoint
-from classify.training import finish as finishing
+from classify.training import checkpoint, result_files
 from classify.training.run import train
 from classify.training.strategies import named_state
 from classify.training.train_log import Log
@@ -290,8 +289,8 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
     [
         ((Log, "on_step_end"), "the training log"),
         ((checkpoint, "save"), "checkpoint step-00000006"),
-        ((finishing, "save_model"), "the model"),
-        ((finishing, "write_predictions"), "predictions.csv"),
+        ((result_files, "save_model"), "the model"),
+        ((result_files, "write_predictions"), "predictions.csv"),
         ((Task, "baseline"), "evaluation.parquet"),
     ],
     ids=["log", "checkpoint", "model", "predictions", "evaluation"],

@@ -149,6 +149,37 @@ def test_of_several_processes_the_rank_that_has_no_room_says_so(
     assert not RankError.everywhere
 
 
+def test_one_process_of_a_launcher_halves_its_micro_batches_as_any_other(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it; of several, each with a single text, none is told to halve further."""
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    trainer = make_trainer(model, data, config, config.start(), 8)
+    step = trainer.batches.step_at(0)
+    faults = [MemoryError("no room")]
+
+    def compute(_: Any) -> tuple[torch.Tensor, float]:
+        if faults:
+            raise faults.pop()
+        return torch.zeros(()), 1.0
+
+    monkeypatch.setattr(trainer, "compute_gradients", compute)
+    monkeypatch.setattr(trainer.strategy, "optimizer_step", lambda: torch.zeros(()))
+    monkeypatch.setattr(type(config.start()), "distributed", True)
+    monkeypatch.setattr(trainer, "halve_micro_batches", lambda *_: setattr(trainer.progress, "min_micro_batches", 2))
+    trainer.train_step(step)
+    assert trainer.num_micro_batches == 2
+    monkeypatch.setattr(type(config.start()), "world_size", 2)
+    faults.append(MemoryError("no room"))
+    with pytest.raises(RankError, match=r"step 1: rank 0 is out of memory .*--gradient-accumulation-steps 4"):
+        trainer.train_step(step)
+    trainer.progress.min_micro_batches = 4
+    faults.append(MemoryError("no room"))
+    with pytest.raises(RankError, match="step 1: out of memory with a single text"):
+        trainer.train_step(step)
+
+
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="needs limits of a process")
 def test_onednn_without_a_primitive_is_out_of_memory_only_where_memory_is_short() -> None:
     """oneDNN says the same of an operation that the processor does not have; smaller pieces are of no use then."""

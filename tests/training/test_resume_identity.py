@@ -62,6 +62,8 @@ def test_other_settings_are_refused(
         ({"language": "de"}, "the label names as training texts (--label-texts, --language) differ"),
         ({"class_weights": "balanced"}, "--class-weights was none and is balanced"),
         ({"learning_rate": 0.1}, "--learning-rate was 0.001 and is 0.1"),
+        ({"weight_decay": 0.1}, "--weight-decay was 0.01 and is 0.1"),
+        ({"dropout": 0.3}, "--dropout was None and is 0.3"),
     ],
 )
 def test_what_a_run_without_epochs_learned_from_is_not_changed(
