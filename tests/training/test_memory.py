@@ -170,7 +170,7 @@ def test_one_process_of_a_launcher_halves_its_micro_batches_as_any_other(
     monkeypatch.setattr(trainer, "halve_micro_batches", lambda *_: setattr(trainer.progress, "min_micro_batches", 2))
     trainer.train_step(step)
     assert trainer.num_micro_batches == 2
-    monkeypatch.setattr(type(config.start()), "world_size", 2)
+    monkeypatch.setattr(type(trainer.world), "world_size", 2)
     faults.append(MemoryError("no room"))
     with pytest.raises(RankError, match=r"step 1: rank 0 is out of memory .*--gradient-accumulation-steps 4"):
         trainer.train_step(step)
