@@ -11,7 +11,7 @@ import json
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,25 +21,22 @@ import torch
 from safetensors.torch import save_file
 
 from classify.config.run_config import fields_that_affect
-from classify.data.sampler import BatchSampler
 from classify.data.splits import Split
-from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.files import atomic_path
-from classify.tasks.base import Task
+from classify.training import stages
 from classify.training.setup import TrainingContext
-from classify.training.strategies.base import Strategy
-from classify.training.trainer import Trainer
+from classify.training.trainer import Trainer, make_trainer
 
 Logits = npt.NDArray[np.float32]
 
 
-def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], None]) -> Logits:
+def cross_validate(context: TrainingContext) -> Logits:
     """Return the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
 
-    `train` trains a new trainer to its end; it also gets the fold's name. Finished folds are kept in the output folder,
-    where a resumed run finds them. The model's weights are restored at the end. A collective.
+    Finished folds are kept in the output folder, where a resumed run finds them. The model's weights are restored at
+    the end. A collective.
     """
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None
@@ -59,7 +56,7 @@ def cross_validate(context: TrainingContext, train: Callable[[Trainer, str], Non
             trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(split).take(~held_out))
             trainer.strategy.setup(initial)
             with _report_saved_folds(context, number):
-                train(trainer, f"fold {number + 1} of {count}")
+                train_fold(context, trainer, f"fold {number + 1} of {count}")
                 fold_logits = context.compute_logits(scored)
                 context.timeline.end("evaluation")
                 _save(context, number, fold_logits)
@@ -89,14 +86,11 @@ def _report_saved_folds(context: TrainingContext, saved: int) -> Iterator[None]:
         ) from None
 
 
-def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit) -> Trainer:
-    """Make the trainer of a run, or of one fold, on these rows."""
-    config, weights = strategy.config, None
-    if config.sampler == "balanced":
-        stratify_by = task.stratify_by(data.targets)
-        weights = 1.0 / np.bincount(stratify_by)[stratify_by]
-    batches = BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
-    return Trainer(strategy, data, batches, task.loss(config, data.targets))
+def train_fold(context: TrainingContext, trainer: Trainer, name: str) -> None:
+    """Train one fold to its end. Raises Interrupted where any rank received a signal."""
+    stages.start_head(context, trainer)
+    stages.fit_memory(context, trainer)
+    stages.fit(context, trainer, [], f"in {name}; the folds before it are saved")
 
 
 def _path(context: TrainingContext, number: int) -> Path:

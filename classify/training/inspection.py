@@ -28,11 +28,11 @@ from classify.modeling.loading import load_tokenizer, quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
 from classify.training import contrastive, dry_run, linear_probe, memory_forecast
-from classify.training.folds import make_trainer
 from classify.training.inputs import RunInputs, check
 from classify.training.setup import configure_precision, load_classifier
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import make_placement, make_strategy
+from classify.training.trainer import make_trainer
 
 # Texts with several labels that inspect.json lists.
 _LISTED = 1000

@@ -7,41 +7,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import shlex
-import signal
 import threading
 import time
 from pathlib import Path
 
 from classify.config.run_config import RunConfig
-from classify.data.sampler import plan_end
-from classify.data.tokenize import TokenizedSplit
-from classify.errors import InputError, Interrupted
+from classify.errors import InputError
 from classify.evaluation.metrics import format_metrics
-from classify.findings import decided, decisions
+from classify.findings import decisions
 from classify.launch import launcher
-from classify.launch.interrupts import stop_signals
 from classify.modeling.loading import quiet_libraries
-from classify.training import dry_run, linear_probe, resume
+from classify.training import resume, stages
 from classify.training.callbacks import Checkpointer, Evaluate
-from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.finish import finish
-from classify.training.folds import cross_validate, make_trainer
+from classify.training.folds import cross_validate
 from classify.training.inputs import RunInputs, check
-from classify.training.run_record import RunRecord, make_record
+from classify.training.run_record import make_record
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.terminal import configure, log, log_decision, log_detail
 from classify.training.timeline import Timeline
-from classify.training.train_log import Log, Terminal, log_micro_batches
-from classify.training.trainer import Callback, Trainer
+from classify.training.train_log import Log
+from classify.training.trainer import Trainer, make_trainer
 
 # Held while a training runs.
 _TRAINING = threading.Lock()
-# Share of the time that --max-minutes leaves to plan with; files, the baseline and a busy machine need the rest.
-_TIME_USED = 0.9
-# Share of that for contrastive steps; epochs follow.
-_CONTRASTIVE_TIME = 0.5
 
 
 def train(
@@ -125,7 +114,7 @@ def _run(context: TrainingContext) -> Path:
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold = None
         if context.splits.folds is not None:
-            out_of_fold = cross_validate(context, functools.partial(_train_fold, context, record))
+            out_of_fold = cross_validate(context)
         if saved is not None:  # before the log is cut to its step
             trainer.load_state_dict(saved)
         train_log = Log(context, after_step=None if saved is None else saved.step)
@@ -135,54 +124,25 @@ def _run(context: TrainingContext) -> Path:
             trainer.strategy.setup()
             _start(context, trainer, evaluate, train_log)
         context.timeline.end("evaluation")
-        _dry_run(context, trainer, record)
-        context.timeline.end("dry run")
+        stages.fit_memory(context, trainer)
+        if (planned := stages.plan_time(context, trainer)) is not None:
+            record.findings.append(planned)
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
-        start_seconds = context.timeline.elapsed
-        _fit(context, trainer, [train_log, evaluate, checkpointer])
+        seconds_before_fit = context.timeline.elapsed
+        stages.fit(context, trainer, [train_log, evaluate, checkpointer])
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
-        finish(context, trainer, evaluate, train_log, record, start_seconds, out_of_fold)
+        finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
     return output.folder
-
-
-def _train_fold(context: TrainingContext, record: RunRecord, trainer: Trainer, name: str) -> None:
-    """Train one fold to its end. Raises Interrupted where any rank received a signal."""
-    _init_head(context, trainer)
-    _dry_run(context, trainer, record)
-    _fit(context, trainer, [], f"in {name}; the folds before it are saved")
-    context.timeline.end("epochs")
-
-
-def _fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
-    """Train to the end. Raises Interrupted, with the last step saved, where any rank received a signal."""
-    minutes, progress = context.config.training.max_minutes, trainer.progress
-    steps = trainer.batches.steps_until(trainer.end_position)
-    bar_of_steps = context.output.progress_bar(progress.step, steps)
-    # The order matters: a checkpoint holds the score that `Evaluate` has just made.
-    with stop_signals() as received, context.world.announce_errors(), bar_of_steps as bar:
-        trainer.fit(
-            [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
-            stop_requested=lambda: bool(received),
-            time_limit_reached=lambda: minutes is not None and context.timeline.elapsed > 60 * minutes,
-        )
-        # All ranks have left the loop at the same step; a signal may have come since they last agreed.
-        if number := context.world.all_reduce_max(received[0] if received else 0):
-            raise Interrupted(
-                f"stopped by {signal.Signals(number).name} "
-                f"{stopped_at or f'after step {progress.step}, which is saved'}; "
-                f"continue with --resume {shlex.quote(str(context.output.folder))}",
-                number,
-            )
 
 
 def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
     output, planned = context.output, context.config.training.contrastive_steps or 0
-    contrastive, probe = _init_head(context, trainer, train_log)
+    contrastive, probe = stages.start_head(context, trainer, train_log)
     if contrastive is not None:
         trainer.contrastive_metrics = dataclasses.asdict(contrastive)
         cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
@@ -212,66 +172,3 @@ def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train
         f"head: {context.inputs.task.probe} fitted on the features of {rows:,} rows{validated} "
         f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
     )
-
-
-def _init_head(
-    context: TrainingContext, trainer: Trainer, train_log: Log | None = None
-) -> tuple[ContrastiveResult | None, tuple[int, float] | None]:
-    """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
-    data, contrastive, probe = context.with_label_texts(trainer.data), None, None
-    if context.config.training.contrastive_steps:
-        contrastive = _train_contrastive(context, data, train_log)
-        context.timeline.end("contrastive steps")
-    if context.config.model.head == "probe" or context.inputs.new_labels:
-        probe = linear_probe.init_head_from_probe(
-            context.strategy,
-            data,
-            context.inputs.task,
-            is_final=trainer.end_position == 0,
-            encoder_trained=contrastive is not None,
-            new=context.inputs.new_labels,
-        )
-        context.timeline.end("head")
-    return contrastive, probe
-
-
-def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveResult:
-    """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
-    training, limit = context.config.training, None
-    if training.max_minutes is not None:
-        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed))
-    steps = training.contrastive_steps or 0
-    with context.output.progress_bar(0, steps) as bar:
-
-        def after_step(step: ContrastiveStep) -> None:
-            bar.update()
-            if train_log is not None and (step.last or step.step % training.logging_steps == 0):
-                train_log.write_contrastive(step)
-
-        return contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
-
-
-def _dry_run(context: TrainingContext, trainer: Trainer, record: RunRecord) -> None:
-    """Take steps that change nothing, where memory or time has to be known beforehand."""
-    training, world, progress, batches = context.config.training, context.world, trainer.progress, trainer.batches
-    start, end = progress.position, trainer.end_position
-    unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
-    if unsure and not context.strategy.forward_is_collective and start < end:
-        before = trainer.num_micro_batches
-        dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.num_rows))))
-        if trainer.num_micro_batches != before:
-            log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
-    if training.max_minutes is None or end <= start:
-        return
-    why = "as measured when the run began"
-    if not progress.is_planned_for(training):
-        rate = dry_run.measure(trainer)
-        tested = len(context.splits.test) if context.splits.test is not None else 0
-        rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed)
-        validated = 0 if context.splits.folds is not None else len(context.splits.validation)
-        progress.set_end(plan_end(batches, end, world.broadcast(rows), validated, tested, start), training)
-        why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
-    assert progress.end is not None
-    decision = decided("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
-    record.findings.append(decision)
-    context.output.log_decision(decision)

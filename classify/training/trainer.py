@@ -27,7 +27,7 @@ from classify.launch import accelerators
 from classify.modeling.classifier import Classifier
 from classify.modeling.layout import send
 from classify.modeling.packing import Batch
-from classify.tasks.base import Loss
+from classify.tasks.base import Loss, Task
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.progress import Progress, compute_end_of_training
@@ -370,6 +370,16 @@ class Trainer:
         return "a smaller --max-length" + (
             " or --precision bf16" if self.classifier.precision.half_dtype is None else ""
         )
+
+
+def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit) -> Trainer:
+    """Make the trainer of a run, or of one fold, on these rows."""
+    config, weights = strategy.config, None
+    if config.sampler == "balanced":
+        stratify_by = task.stratify_by(data.targets)
+        weights = 1.0 / np.bincount(stratify_by)[stratify_by]
+    batches = sampler.BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
+    return Trainer(strategy, data, batches, task.loss(config, data.targets))
 
 
 def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:

@@ -105,7 +105,7 @@ def test_a_resumed_run_trains_no_finished_fold_again(
 ) -> None:
     """And ends with the same files to the last bit."""
     trained: list[str] = []
-    train_fold: Callable[..., None] = run._train_fold
+    train_fold: Callable[..., None] = folds_module.train_fold
 
     def counted(*arguments: Any) -> None:
         trained.append(arguments[-1])
@@ -113,7 +113,7 @@ def test_a_resumed_run_trains_no_finished_fold_again(
             raise error
         train_fold(*arguments)
 
-    monkeypatch.setattr(run, "_train_fold", counted)
+    monkeypatch.setattr(folds_module, "train_fold", counted)
     config = folded(model_folder, small, tmp_path / "out")
     with pytest.raises(Interrupted, match=part):
         run.train(config)
@@ -153,8 +153,8 @@ def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
     else:
         config = config.replace(weight_decay=0.5)
     trained: list[str] = []
-    train_fold = run._train_fold
-    monkeypatch.setattr(run, "_train_fold", lambda *a: (trained.append(a[-1]), train_fold(*a)))
+    train_fold = folds_module.train_fold
+    monkeypatch.setattr(folds_module, "train_fold", lambda *a: (trained.append(a[-1]), train_fold(*a)))
     run.train(config.replace(resume_from_checkpoint=True))
     assert trained == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
 

@@ -13,7 +13,7 @@ import pytest
 from classify.config.schema import TrainingConfig
 from classify.errors import Interrupted
 from classify.tasks.single_label import SingleLabel
-from classify.training import contrastive, run
+from classify.training import contrastive, dry_run
 from classify.training.run import train
 from classify.training.timeline import Timeline
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
@@ -46,7 +46,7 @@ def test_a_plan_that_fits_and_a_run_that_resumes_to_it(
         with pytest.raises(Interrupted):
             train(config())
     with monkeypatch.context() as patch:
-        patch.setattr(run.dry_run, "measure", lambda *_: pytest.fail("measured again"))
+        patch.setattr(dry_run, "measure", lambda *_: pytest.fail("measured again"))
         out = train(config(resume_from_checkpoint=True))
     steps = steps_of(out)
     assert 3 <= steps < 5e4
@@ -70,7 +70,7 @@ def test_a_rate_that_was_too_good_ends_at_the_limit(
     """The plan is for thousands of epochs; the clock says otherwise after some steps."""
     clock = iter(range(1000))
     monkeypatch.setattr(Timeline, "elapsed", property(lambda _: float(next(clock))))
-    monkeypatch.setattr(run.dry_run, "measure", lambda *_: 1e6)
+    monkeypatch.setattr(dry_run, "measure", lambda *_: 1e6)
     config = make_config(model_folder, table, tmp_path / "out", num_train_epochs=1e3, max_minutes=10.5 / 60)
     out = train(config)
     assert 1 < steps_of(out) <= 11
@@ -136,7 +136,7 @@ def test_a_small_last_batch_is_measured_as_part_of_an_epoch(
     data, model = data_and_model(model_folder)
     config, clock = TrainingConfig(use_cpu=True), _Clock()
     trainer = make_trainer(model, data, config, config.start(), batch_size)
-    monkeypatch.setattr(run.dry_run, "time", clock)
+    monkeypatch.setattr(dry_run, "time", clock)
 
     def take(*_: object) -> tuple[float, ...]:
         clock.spend(0.1 if clock.now else 3.0)
@@ -144,4 +144,4 @@ def test_a_small_last_batch_is_measured_as_part_of_an_epoch(
 
     monkeypatch.setattr(trainer, "train_step", take)
     rows = len(data.rows)
-    assert run.dry_run.measure(trainer) == pytest.approx(rows / (0.1 * math.ceil(rows / batch_size)), rel=0.01)
+    assert dry_run.measure(trainer) == pytest.approx(rows / (0.1 * math.ceil(rows / batch_size)), rel=0.01)

@@ -1,0 +1,117 @@
+"""The stages of a training that a run and each of its folds pass: the head's start, dry runs, and the steps."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+
+from classify.data.sampler import plan_end
+from classify.data.tokenize import TokenizedSplit
+from classify.errors import Interrupted
+from classify.findings import Finding, decided
+from classify.launch.interrupts import stop_signals
+from classify.training import dry_run, linear_probe
+from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
+from classify.training.setup import TrainingContext
+from classify.training.train_log import Log, Terminal, log_micro_batches
+from classify.training.trainer import Callback, Trainer
+
+# Share of the time that --max-minutes leaves to plan with; files, the baseline and a busy machine need the rest.
+_TIME_USED = 0.9
+# Share of that for contrastive steps; epochs follow.
+_CONTRASTIVE_TIME = 0.5
+
+
+def start_head(
+    context: TrainingContext, trainer: Trainer, train_log: Log | None = None
+) -> tuple[ContrastiveResult | None, tuple[int, float] | None]:
+    """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
+    data, contrastive, probe = context.with_label_texts(trainer.data), None, None
+    if context.config.training.contrastive_steps:
+        contrastive = _train_contrastive(context, data, train_log)
+        context.timeline.end("contrastive steps")
+    if context.config.model.head == "probe" or context.inputs.new_labels:
+        probe = linear_probe.init_head_from_probe(
+            context.strategy,
+            data,
+            context.inputs.task,
+            is_final=trainer.end_position == 0,
+            encoder_trained=contrastive is not None,
+            new=context.inputs.new_labels,
+        )
+        context.timeline.end("head")
+    return contrastive, probe
+
+
+def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveResult:
+    """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
+    training, limit = context.config.training, None
+    if training.max_minutes is not None:
+        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed))
+    steps = training.contrastive_steps or 0
+    with context.output.progress_bar(0, steps) as bar:
+
+        def after_step(step: ContrastiveStep) -> None:
+            bar.update()
+            if train_log is not None and (step.last or step.step % training.logging_steps == 0):
+                train_log.write_contrastive(step)
+
+        return contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
+
+
+def fit_memory(context: TrainingContext, trainer: Trainer) -> None:
+    """Find before the first step how many micro-batches memory needs, where a rank could not tell the others later."""
+    training, world, progress, batches = context.config.training, context.world, trainer.progress, trainer.batches
+    start, end = progress.position, trainer.end_position
+    unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
+    if not unsure or context.strategy.forward_is_collective or end <= start:
+        return
+    before = trainer.num_micro_batches
+    dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.num_rows))))
+    if trainer.num_micro_batches != before:
+        log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
+    context.timeline.end("dry run")
+
+
+def plan_time(context: TrainingContext, trainer: Trainer) -> Finding | None:
+    """Set the end of training that --max-minutes allows, from the measured rate; return the decision, printed."""
+    training, world, progress, batches = context.config.training, context.world, trainer.progress, trainer.batches
+    start, end = progress.position, trainer.end_position
+    if training.max_minutes is None or end <= start:
+        return None
+    why = "as measured when the run began"
+    if not progress.is_planned_for(training):
+        rate = dry_run.measure(trainer)
+        tested = len(context.splits.test) if context.splits.test is not None else 0
+        rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed)
+        validated = 0 if context.splits.folds is not None else len(context.splits.validation)
+        progress.set_end(plan_end(batches, end, world.broadcast(rows), validated, tested, start), training)
+        why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
+    assert progress.end is not None
+    decision = decided("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
+    context.output.log_decision(decision)
+    context.timeline.end("dry run")
+    return decision
+
+
+def fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
+    """Train to the end. Raises Interrupted, with the last step saved, where any rank received a signal."""
+    minutes, progress = context.config.training.max_minutes, trainer.progress
+    steps = trainer.batches.steps_until(trainer.end_position)
+    bar_of_steps = context.output.progress_bar(progress.step, steps)
+    # The order matters: a checkpoint holds the score that `Evaluate` has just made.
+    with stop_signals() as received, context.world.announce_errors(), bar_of_steps as bar:
+        trainer.fit(
+            [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
+            stop_requested=lambda: bool(received),
+            time_limit_reached=lambda: minutes is not None and context.timeline.elapsed > 60 * minutes,
+        )
+        # All ranks have left the loop at the same step; a signal may have come since they last agreed.
+        if number := context.world.all_reduce_max(received[0] if received else 0):
+            raise Interrupted(
+                f"stopped by {signal.Signals(number).name} "
+                f"{stopped_at or f'after step {progress.step}, which is saved'}; "
+                f"continue with --resume {shlex.quote(str(context.output.folder))}",
+                number,
+            )
+    context.timeline.end("epochs")
