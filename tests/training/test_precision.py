@@ -267,6 +267,17 @@ def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     assert master.grad.dtype is torch.float32
 
 
+def test_masters_add_the_gradients_of_micro_batches_in_full_precision(model_folder: Path) -> None:
+    """A sum in bfloat16 would have bfloat16's bits."""
+    _, trainer = trained(model_folder, opt_level="O2", gradient_accumulation_steps=4)
+    assert isinstance(trainer.strategy, WithHalfWeights)
+    trainer.compute_gradients(trainer.batches.step_at(0))
+    gradients = [master.grad for master in trainer.strategy.masters.values() if master.grad is not None]
+    assert gradients
+    assert not all(torch.equal(gradient, gradient.bfloat16().float()) for gradient in gradients)
+    assert all(weight.grad is None for weight in trainer.strategy.masters)
+
+
 def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O3")
     assert isinstance(trainer.strategy, WithHalfWeights)
