@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from classify.config.fields import describe
-from classify.data.coverage import check_ids
 from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.process_group import start
@@ -25,6 +24,7 @@ from classify.launch import launcher, process_settings
 from classify.launch.device_plan import plan_alone, plan_here
 from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.classifier import Classifier
+from classify.modeling.coverage import check_ids
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings, trained_texts

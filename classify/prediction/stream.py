@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.console import progress_bar
-from classify.data.coverage import note_unknown
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.tokenize import note_longer
 from classify.errors import InputError, Interrupted
@@ -31,6 +30,7 @@ from classify.evaluation.predictions_file import (
 )
 from classify.files import remove_temporaries
 from classify.launch.interrupts import stop_signals
+from classify.modeling.coverage import note_unknown
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.inputs import partial_path

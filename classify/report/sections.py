@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from classify.data.inspect import describe_spread
 from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.automation import find_threshold
@@ -22,6 +21,7 @@ from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
 from classify.report.comparison import compare_results, verdict
 from classify.report.result import Result, find_previous
+from classify.training.table_report import describe_spread
 
 # Classes up to which a confusion matrix is a table, and is drawn at all.
 _TABLE, _DRAWN = 12, 150

@@ -18,7 +18,6 @@ from classify.config.fields import shown_name
 from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
-from classify.data.inspect import Report, inspect_splits
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import InputTables, read_tables
@@ -36,6 +35,7 @@ from classify.tables.source import STANDARD_INPUT, reads_stream
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
+from classify.training.table_report import Report, inspect_splits
 from classify.training.tracking import choose_trackers
 
 # Bytes of a number in predictions.csv, with its comma.

@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 
 from classify.config.run_config import RunConfig
-from classify.data import inspect
-from classify.data.coverage import check_coverage
-from classify.data.inspect import Report
 from classify.data.long_texts import POLICIES
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Splits
@@ -24,14 +21,16 @@ from classify.errors import InputError
 from classify.evaluation import baseline
 from classify.evaluation.inference import compute_logits
 from classify.findings import note
+from classify.modeling.coverage import check_coverage
 from classify.modeling.loading import load_tokenizer, quiet_libraries
 from classify.modeling.precision import choose_precision
 from classify.tasks.base import Task
-from classify.training import contrastive, dry_run, linear_probe, memory_forecast
+from classify.training import contrastive, dry_run, linear_probe, memory_forecast, table_report
 from classify.training.inputs import RunInputs, check
 from classify.training.setup import configure_precision, load_classifier
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import make_placement, make_strategy
+from classify.training.table_report import Report
 from classify.training.trainer import make_trainer
 
 # Texts with several labels that inspect.json lists.
@@ -48,12 +47,12 @@ def inspect_run(config: RunConfig) -> Report:
     """
     inputs = check(config)
     splits, cap = inputs.splits, inputs.model.max_length
-    report = inspect.inspect_splits(splits, listed=_LISTED)
+    report = table_report.inspect_splits(splits, listed=_LISTED)
     report.task = inputs.task.name
     tokenizer = load_tokenizer(inputs.model)
     report.languages = inputs.languages.among_detected
     tokens = tokenize_columns(tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
-    inspect.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
+    table_report.count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
     try:
         model = inputs.config.model
         warning = check_coverage(

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from classify.config.stored_run import earlier_commands
-from classify.data.inspect import count_tokens
 from classify.data.sampler import BatchSampler, balance_by_cost, token_cost
 from classify.errors import Interrupted
 from classify.files import write_json
 from classify.findings import Finding, decisions, notes
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
+from classify.training.table_report import count_tokens
 from classify.training.timeline import Timeline
 from classify.versions import versions
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from classify.config.run_config import RunConfig, fields_that_affect
-from classify.data.coverage import check_coverage, check_ids
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
@@ -35,6 +34,7 @@ from classify.evaluation.inference import compute_logits
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
 from classify.modeling.classifier import Classifier
+from classify.modeling.coverage import check_coverage, check_ids
 from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
 from classify.modeling.precision import (
     Precision,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.coverage import compute_unknown_share
 from classify.data.splits import Rows, Splits
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import EXCERPT, SHOWN, list_some
 from classify.findings import Finding, decisions, notes
+from classify.modeling.coverage import compute_unknown_share
 from classify.tables.text_hashes import EMPTY, group_duplicates
 
 _LISTED = 20

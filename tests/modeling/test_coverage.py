@@ -10,8 +10,8 @@ import pytest
 from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
 from classify.config.schema import DEFAULT_MODEL, DataConfig, ModelConfig
-from classify.data import coverage
 from classify.data.tokenize import Segment, Template, Tokens
+from classify.modeling import coverage
 
 
 def tokens(rows: list[list[int]]) -> Tokens:
