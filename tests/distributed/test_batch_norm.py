@@ -48,6 +48,12 @@ def train_with_batch_norm(model_folder: Path, results: Path, way: str) -> None:
         if world.is_main:
             tensors = {name: tensor.numpy() for name, tensor in model.model.state_dict().items()}
             np.savez(results / f"{way}-{world.world_size}-{batch_size}.npz", logits=logits, **tensors)
+    if config.sync_batch_norm:  # a rank of two rows has two micro-batches, one of one row a single one
+        data, model = data_and_model(model_folder)
+        with_batch_norm(model).use_packing(True)
+        config = dataclasses.replace(config, max_steps=2, gradient_accumulation_steps=2)
+        trainer = make_trainer(model, data, config, world, 3)
+        assert all(event.metrics is None or np.isfinite(event.metrics.loss) for event in trainer.steps())
     world.close()
 
 
