@@ -8,7 +8,10 @@ from typing import Any
 
 from classify.commands import flags
 from classify.config.parser import Parser
-from classify.errors import SHOWN, InputError, escape_controls
+from classify.errors import InputError, escape_controls
+
+# Labels and words that are listed.
+_TOP = 10
 
 
 def make_parser(program: str) -> Parser:
@@ -60,13 +63,13 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
     if task.has_labels:
-        ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:SHOWN]
+        ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_TOP]
         for probability, name in ranked:
             print(escape_controls(f"{probability:.3f}  {name}"))
     else:
         print(f"{probabilities[0]:.3f}")
     what = f"logit of {label!r}" if task.has_labels else "score"
     print(escape_controls(f"\nwords that raise (+) or lower (-) the {what}:"))
-    for word in sorted(words, key=lambda word: -abs(word.score))[:SHOWN]:
+    for word in sorted(words, key=lambda word: -abs(word.score))[:_TOP]:
         print(escape_controls(f"{word.score:+7.3f}  {word.word}"))
     return 0

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # How long a rank that leaves the printing to another one waits for that, and until it knows that it failed alone.
 _SILENT_SECONDS, _ALONE_SECONDS = 1.0, 6.0
-# How long a rank whose peer is lost waits for the launcher.
-_LOST_SECONDS = 3.0
+# How long a rank whose peer is lost waits for the launcher; longer, since the peer may be waiting to print.
+_LOST_SECONDS = 8.0
 
 
 def print_error(error: BaseException, debug: bool) -> int:
@@ -60,8 +60,8 @@ def fail(message: str, code: int, debug: bool, everywhere: bool = True) -> int:
         traceback.print_exc()
     place = launcher.here()
     if everywhere and not place.is_local_main:
-        # A signal is agreed on by all ranks (codes from 128).
-        may_be_alone = place.ends_peers and code < 128
+        # A signal is agreed on by all ranks (codes from 128), and what other machines have is exchanged.
+        may_be_alone = place.ends_peers and code < 128 and not place.spans_machines
         time.sleep(_ALONE_SECONDS if may_be_alone else _SILENT_SECONDS)
         if not may_be_alone:
             return code

@@ -15,13 +15,16 @@ from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.console import allow_progress, is_terminal
-from classify.errors import SHOWN, InputError, escape_controls
+from classify.errors import InputError, escape_controls
 from classify.launch import device_plan, launcher, spawn
 from classify.tables.source import STANDARD_INPUT, reads_stream
 
 if TYPE_CHECKING:
     from classify.prediction.columns import PredictionColumns
 _OUT = "predictions.csv"
+
+# Labels, of the most probable ones, that a single text's prediction lists.
+_TOP = 10
 
 
 def make_parser(program: str) -> Parser:
@@ -130,7 +133,7 @@ def _predict_text(options: argparse.Namespace) -> int:
     task = predictor.task
     print(escape_controls(next(task.prediction_fields(probabilities, ".3f"))[0]))
     if task.has_labels:
-        count = SHOWN if options.top_k is None else flags.count(options.top_k, "--top-k")
+        count = _TOP if options.top_k is None else flags.count(options.top_k, "--top-k")
         for number in (-probabilities[0]).argsort(kind="stable")[:count]:
             print(escape_controls(f"  {probabilities[0, number]:.3f}  {task.labels[number]}"))
     return 0

@@ -202,9 +202,17 @@ class _Layer:
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, ValueSource] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    # Arguments of other scripts, and those of them without effect.
+    # Arguments of other scripts, those of them without effect, and flags such as `--fp16 False` that have one here.
     foreign: dict[str, Any] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    turned_off: set[str] = field(default_factory=set)
+
+    def turn_off(self, flags: dict[str, Any]) -> None:
+        """Drop the values that flags such as `--fp16 False` turn off."""
+        for name, (at, value) in hf_arguments.turned_off(flags).items():
+            if self.values.get(at) == value:
+                del self.values[at]
+                self.turned_off.add(name)
 
 
 @dataclass
@@ -213,16 +221,14 @@ class _Settings(_Layer):
 
     def add(self, layer: _Layer) -> None:
         """Add what the layers before it leave open, without what flags such as `--fp16 False` turn off there."""
-        off = hf_arguments.turned_off(self.foreign)
-        overridden = {name for name, (at, value) in off.items() if layer.values.get(at) == value}
-        overridden |= {name for name in off if name in layer.foreign}
-        taken = {*self.values, *(off[name][0] for name in overridden)}
+        layer.turn_off(self.foreign)
+        taken = set(self.values)
         taken |= set(_BATCH_SIZES) if any(name in self.values for name in _BATCH_SIZES) else set()
         for name in [name for name in layer.values if name not in taken]:
             self.values[name], self.sources[name] = layer.values[name], layer.sources[name]
             if name in layer.names:
                 self.names[name] = layer.names[name]
-        typed = {f"--{name} {self.foreign[name]}" for name in overridden}
+        typed = {f"--{name} {self.foreign[name]}" for name in layer.turned_off}
         self.ignored = [text for text in self.ignored if text not in typed] + layer.ignored
 
 
@@ -351,6 +357,8 @@ def _read_file(path: str, flags: _Layer, faults: list[str]) -> _Layer:
     layer.sources = {name: ValueSource("file", typed) for name, typed in layer.names.items()}
     layer.foreign = hf_arguments.join_configuration(layer.foreign)
     wanted = {name: raw for name, raw in layer.foreign.items() if not hf_arguments.is_unset(raw)}
+    layer.turn_off(flags.foreign)
+    layer.turned_off |= hf_arguments.turned_off(flags.foreign).keys() & wanted.keys()
     translated = {name: raw for name, raw in wanted.items() if name not in flags.foreign}
     layer.ignored = _translate(translated, layer.values, faults, f"{path}: ")
     level = layer.names.get("opt_level", "")

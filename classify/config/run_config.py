@@ -98,10 +98,11 @@ class RunConfig:
         if data.folds is not None:
             return data.folds
         held_out = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
+        validated = training.patience is not None or training.keep != "auto"
         limited = training.max_steps > 0 or training.max_minutes is not None
         epochs = training.num_train_epochs
         trains_epochs = epochs > 0 if epochs is not None else not self._uses_contrastive_steps
-        holds_out = held_out or training.keep != "auto" or limited or trains_epochs or labelled >= FEW_ROWS
+        holds_out = held_out or validated or limited or trains_epochs or labelled >= FEW_ROWS
         return 0 if holds_out else FOLDS
 
     @property

@@ -60,7 +60,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
     address, port = launch.address or "127.0.0.1", launch.port or 0
     check_master_address(address, port, listens=launch.is_main and not launch.has_store)
     interface = interface_towards(address)
-    if interface is not None and interface.startswith("lo") and launch.spans_machines:
+    if interface is not None and interface.startswith("lo") and launch.world_size > launch.local_world_size:
         interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
     if interface is not None:
         process_settings.set_network_interface(interface)

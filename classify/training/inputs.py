@@ -31,6 +31,7 @@ from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.modeling.result_folder import earlier_labels
+from classify.tables.names import SPLITS
 from classify.tables.source import STANDARD_INPUT, reads_stream
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
@@ -102,8 +103,10 @@ def check_inputs(config: RunConfig) -> RunInputs:
     model = _resolve_model(config, faults)
     with faults.collect():
         if task is not None:
-            config, folds = _choose_folds(config, tables, labelled, model)
+            folds, fewer = _choose_folds(config, tables, labelled, model)
             splits = split_table(tables, task, config.training.seed, folds)
+            if fewer and splits.num_folds:
+                config = config.with_default("folds", folds, "texts")
     faults.raise_if_any()
     assert task is not None
     assert model is not None
@@ -124,8 +127,14 @@ def check_inputs(config: RunConfig) -> RunInputs:
 
 
 def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:
-    """Detect the languages of a sample of the labelled rows."""
-    return detect_languages(tables.train.take(tables.columns.text, sample_rows(labelled, seed)))
+    """Detect the languages of a sample of the labelled rows, of those to train on where a column says so."""
+    column, rows = tables.columns.split, labelled
+    if column is not None:
+        values, numbers = tables.train.dictionary_encode(column.name)
+        train = SPLITS.index("train")
+        is_train = np.array([column.meaning[value] == train for value in values], dtype=np.bool_)
+        rows = labelled[is_train[numbers[labelled]]]
+    return detect_languages(tables.train.take(tables.columns.text, sample_rows(rows, seed)))
 
 
 def _choose_by_texts(config: RunConfig, tables: InputTables, languages: Languages) -> RunConfig:
@@ -155,8 +164,8 @@ def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
 
 def _choose_folds(
     config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder | None
-) -> tuple[RunConfig, int]:
-    """Return the settings and the number of folds: that of an earlier run with --split-like; fewer where all are slow.
+) -> tuple[int, bool]:
+    """Return the number of folds, that of an earlier run with --split-like, and whether it is fewer since all are slow.
 
     Raises InputError for contradictions.
     """
@@ -164,15 +173,15 @@ def _choose_folds(
     if earlier is None:
         folds = config.choose_folds(len(labelled))
         if folds and config.data.folds is None and model is not None and _is_slow(config, tables, labelled, model):
-            return config.with_default("folds", FEWER_FOLDS, "texts"), FEWER_FOLDS
-        return config, folds
+            return FEWER_FOLDS, True
+        return folds, False
     folds = read_num_folds(earlier)
     if folds and config.data.folds == 0:
         raise InputError(f"--split-like {earlier} has {folds} folds, and --folds 0 holds rows out; drop one of them.")
     conflicts = config.find_fold_conflicts(folds, f"--split-like {earlier} with its {folds} folds")
     if conflicts:
         raise InputError(*conflicts)
-    return config, folds
+    return folds, False
 
 
 def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder) -> bool:

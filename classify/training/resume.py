@@ -111,8 +111,10 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
-    # Without epochs the start is all there is, so what contrastive steps use cannot change later.
+    # Without epochs the start is all there is, so what contrastive steps learn from cannot change later.
     initial = fields_that_affect("start", *(("steps", "start without epochs") if is_start_all else ()))
+    named = {*fields_that_affect("identity"), *fields_that_affect("computation")}
+    initial = [name for name in initial if name not in named]
     changed += _list_changes(saved.state["settings"], settings, initial)
     if changed:
         raise InputError(

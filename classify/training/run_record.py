@@ -54,7 +54,6 @@ class RunRecord:
 
     def write(self, status: str) -> None:
         """Write run.json with the run's status: finished, interrupted or failed."""
-        self._is_finished = status == "finished"
         *earlier, this = self.commands
         changing = {
             "commands": [*earlier, {**this, "status": status}],
@@ -64,6 +63,7 @@ class RunRecord:
             "seconds": self.timeline.seconds,
         }
         write_json(self.folder / "run.json", {**self.values, **changing})
+        self._is_finished = status == "finished"
 
 
 def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:

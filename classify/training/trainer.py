@@ -268,7 +268,7 @@ class Trainer:
             result, reason = attempt(lambda: self.compute_gradients(step), self.world.device)
             if result is not None:
                 break
-            if self.world.world_size > 1:  # the other ranks are waiting in the exchange
+            if self.world.distributed:  # the other ranks are waiting in the exchange
                 raise RankError(
                     self._explain_single_text(step, reason)
                     or f"step {number}: rank {rank} is out of memory ({reason}); continue with --resume and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,6 +224,30 @@ def test_a_switch_turned_off_overrides_the_file(tmp_path: Path, name: str, is_ow
     config = parse("--config", str(file), f"--{name}", "False")
     assert config.flat()[field] == "auto"
     assert config.ignored == (), "it has an effect"
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "name", "value", "ignored"),
+    [
+        ("--bf16 False", {"bf16": False, "fp16": True}, "precision", "fp16", ("--bf16 False",)),
+        ("--tf32 False", {"bf16": True, "tf32": True}, "precision", "bf16", ()),
+        ("--fp16 False", {"precision": "fp16", "bf16": True}, "precision", "bf16", ()),
+        (
+            "--do_regression False",
+            {"do_regression": False, "task": "multi"},
+            "task",
+            "multi",
+            ("--do_regression False",),
+        ),
+    ],
+)  # fmt: skip
+def test_a_switch_turned_off_leaves_what_the_file_says_otherwise(
+    tmp_path: Path, words: str, content: dict[str, Any], name: str, value: str, ignored: tuple[str, ...]
+) -> None:
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"data": "x", **content}))
+    config = parse("--config", str(file), *words.split())
+    assert (config.flat()[name], config.ignored) == (value, ignored)
 
 
 def test_flags_of_other_scripts_override_those_of_the_file(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class WithBatchNorm(Strategy):
 
     def __init__(self, classifier: Classifier, config: TrainingConfig, world: World, placed: Placement | None = None):
         super().__init__(classifier, config, world, placed)
+        self._statistics: list[torch.Tensor] | None = None
         self._synchronized = config.sync_batch_norm and world.distributed
         self.forward_is_collective |= self._synchronized
 
@@ -38,26 +39,25 @@ class WithBatchNorm(Strategy):
         return module
 
     def reset_optimizer(self) -> None:
-        self._statistics = self._copy_statistics()
+        self._statistics = None
         super().reset_optimizer()
 
     @contextlib.contextmanager
     def accumulate(self, last: bool, *, counted: bool = True) -> Iterator[None]:
+        if self._statistics is None:  # the first pass since the last step
+            self._statistics = [buffer.clone() for buffer in self._buffers()]
         with super().accumulate(last, counted=counted), batch_norm.count_inputs(self.classifier, counted):
             yield
 
     def optimizer_step(self) -> torch.Tensor:
-        self._statistics = self._copy_statistics()
+        self._statistics = None
         return super().optimizer_step()
 
     def clear_gradients(self) -> None:
-        """Restore the statistics of the last step, too."""
+        """Restore the statistics from before the passes, too."""
         super().clear_gradients()
-        for buffer, value in zip(self._buffers(), self._statistics, strict=True):
+        for buffer, value in zip(self._buffers(), self._statistics or (), strict=self._statistics is not None):
             buffer.copy_(value)
-
-    def _copy_statistics(self) -> list[torch.Tensor]:
-        return [buffer.clone() for buffer in self._buffers()]
 
     def _buffers(self) -> list[torch.Tensor]:
         return [buffer for layer in batch_norm.layers(self.classifier) for buffer in layer.buffers(recurse=False)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from classify.files import TEMPORARY
 from classify.findings import Finding, decided
 from classify.modeling.classifier import Classifier
 from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
+from classify.training.strategies import named_state
 from classify.training.strategies.base import Placement, Strategy
 from classify.training.strategies.named_state import Tensors
 
@@ -55,9 +55,11 @@ class DeviceMapStrategy(Strategy):
     placement = SpreadLayers
     placed: SpreadLayers
 
-    def named_weights(self) -> Mapping[str, torch.Tensor]:
-        """Return the weights; those in main memory or on disk, which are frozen, from there."""
-        return {**super().named_weights(), **self.placed.layers.offloaded_params()}
+    def state_dict(self, *, keep: bool) -> tuple[Tensors, Tensors]:
+        """Return weights and optimizer state; weights in main memory or on disk, which are frozen, are read there."""
+        weights = {**self.named_weights(), **self.placed.layers.offloaded_params()}
+        optimizer = named_state.collect_optimizer_state(weights, self.optimizer, keep)
+        return named_state.collect_weights(self.classifier.model, weights, keep), optimizer
 
     def stock_weights(self, *, keep: bool) -> Tensors:
         """Return the weights to save; the model is in main memory then."""
