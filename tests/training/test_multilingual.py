@@ -102,3 +102,16 @@ def test_a_script_that_no_default_model_reads_is_refused(tmp_path: Path, capsys:
     assert main(["train", "--data", str(table), "--cpu", "--output-dir", str(tmp_path / "out")]) == 2
     assert f"are unknown to {MULTILINGUAL_MODEL} (most letters are Cherokee)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_rows_to_test_on_do_not_choose_the_model(tmp_path: Path) -> None:
+    """A column says which rows are trained on; German ones to test on do not make the table one of German."""
+    english = [("the invoice of march is wrong", "bill"), ("my parcel has not arrived yet", "ship"),
+               ("I was charged twice this month", "bill"), ("the box was crushed on the way", "ship")]  # fmt: skip
+    rows = [(f"{text} number {n}", label, "train") for n in range(6) for text, label in english]
+    rows += [(text, "bill", "test") for text in (*GERMAN["Rechnung"], *GERMAN["Versand"])]
+    lines = ["text,label,split", *(f"{text},{label},{split}" for text, label, split in rows)]
+    (tmp_path / "my.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    inputs = check(RunConfig(DataConfig(data=str(tmp_path / "my.csv")), training=TrainingConfig(use_cpu=True)))
+    assert inputs.config.model.name == DEFAULT_MODEL
+    assert "de" not in inputs.languages.shares
