@@ -63,7 +63,7 @@ class OutputConfig:
     )
     verbose: bool = option(
         False,
-        "print every automatic decision, not only the important and doubtful ones",
+        "print every automatic decision, not only the important and doubtful ones, and the seconds of each phase",
         "--verbose",
         common=True,
         restored=False,
