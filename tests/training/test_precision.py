@@ -315,7 +315,7 @@ def test_a_run_ends_stock_and_resumes_to_the_last_bit(
     whole = run.train(config(tmp_path / "whole"))
     with monkeypatch.context() as patch:
         stop_at(4, patch)
-        with pytest.raises(run.Interrupted):
+        with pytest.raises(Interrupted):
             run.train(config(tmp_path / "cut"))
     cut = run.train(config(tmp_path / "cut", resume_from_checkpoint=True))
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
