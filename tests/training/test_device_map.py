@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import classify.training.run as run
-from classify.errors import InputError
+from classify.errors import InputError, Interrupted
 from classify.files import TEMPORARY
 from classify.training.strategies.device_map import DispatchedLayers, choose_places
 from tests.support import tiny
@@ -62,7 +62,7 @@ def test_frozen_layers_on_disk_change_no_bit(
     assert read_json(folder / "run.json")["strategy"] == "model"
     with monkeypatch.context() as patch:
         stop_at(14, patch)
-        with pytest.raises(run.Interrupted):
+        with pytest.raises(Interrupted):
             run.train(config("cut", **spread))
     assert not list((tmp_path / "cut").glob(f"{TEMPORARY}*"))
     # Where the layers lay is not part of a run: it goes on in memory.
