@@ -67,7 +67,7 @@ def test_bash_completes(capsys: Any) -> None:
         pytest.skip("bash is not installed")
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    typed = 'COMP_WORDS=(classify predict --top); COMP_CWORD=2; _classify; echo "${COMPREPLY[@]}"'
+    typed = 'COMP_WORDS=(classify predict --top); COMP_CWORD=2; _shtab_classify; echo "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{typed}"], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.split() == ["--top-k"]
 
