@@ -7,7 +7,7 @@ import sys
 import time
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, TextIO
 
 from tqdm import TqdmWarning, tqdm
@@ -123,6 +123,18 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells, all as many, as lines whose columns are aligned."""
     widths = [max(map(count_cells, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad_text, row, widths)).rstrip() for row in rows]
+
+
+def list_seconds(parts: Mapping[str, float]) -> str:
+    """List the durations of parts: "head 50 s, epochs 4 min"."""
+    return ", ".join(f"{name} {format_seconds(spent)}" for name, spent in parts.items() if spent)
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration: "50 s", "5 min" or "2.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def count_cells(text: str) -> int:

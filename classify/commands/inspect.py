@@ -22,9 +22,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     if config.training.nproc is not None or launcher.here().is_launched:
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
     from classify.files import write_json
+    from classify.training.inputs import check
+
+    inputs = check(config)
     from classify.training.inspection import inspect_run
 
-    report = inspect_run(config)
+    report = inspect_run(inputs)
     if config.training.json:
         print(json.dumps(asdict(report), ensure_ascii=False))
         return 0

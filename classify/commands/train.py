@@ -28,12 +28,14 @@ def run(arguments: Sequence[str], program: str) -> int:
         count = device_plan.count_devices() if config.training.nproc == "gpu" else config.training.nproc
         return spawn.run_processes(["train", *arguments], count)
     if config.plan:
+        from classify.console import format_seconds, list_seconds
         from classify.launch import describe
-        from classify.training import memory_forecast
+        from classify.training.estimate import estimate, guess_length
 
         with inputs.config.training.start() as world:
             world.exchange_fault(None)
-            memory = memory_forecast.describe_memory(inputs, world)
+            length = guess_length(inputs)
+            expected = estimate(inputs, world, length)
             if world.is_main:
                 for line in inputs.describe():
                     print(escape_controls(line))
@@ -41,7 +43,9 @@ def run(arguments: Sequence[str], program: str) -> int:
                 training = inputs.config.training
                 batch, each = training.train_batch_size, training.save_on_each_node
                 describe.show(world.topology, world.plan, batch, os.environ, each)
-                print(f"\n{memory}")
+                print(f"\nestimated for texts of about {length:.0f} tokens; without startup, baseline and files:")
+                print(f"time: about {format_seconds(expected.total_seconds)} ({list_seconds(expected.seconds)})")
+                print(f"memory: {expected.memory.describe()}, without what --compact-vocabulary saves")
         return 0
     timeline.end("start and checks")
     from classify.training.run import train

@@ -17,8 +17,8 @@ _CONTRASTIVE_MAX_ROWS, _CONTRASTIVE_STEPS = 4_000, 100
 FEW_ROWS = 300
 # Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
-# Maximum rows and tokens of a contrastive step.
-CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS = 32, 8_192
+# Rows of a contrastive step: 32, fewer with more tokens than these, but at least 8.
+CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS, CONTRASTIVE_LEAST_ROWS = 32, 8_192, 8
 _CHARACTERS_PER_TOKEN = 4
 # Changes of each preset to the recipe: "fast" trains only a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {"fast": {"num_train_epochs": 0, "contrastive_steps": 0}, "default": {}}
@@ -61,6 +61,11 @@ def choose_recipe(
         epochs = 0 if few else _EPOCHS
         recipe = Recipe(batch, epochs, rate, _CONTRASTIVE_STEPS if rows < _CONTRASTIVE_MAX_ROWS else 0)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
+
+
+def contrastive_rows(length: float) -> int:
+    """Return the rows of a contrastive step, for texts of `length` tokens on average."""
+    return int(min(max(CONTRASTIVE_TOKENS / length, CONTRASTIVE_LEAST_ROWS), CONTRASTIVE_ROWS))
 
 
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:

@@ -25,8 +25,9 @@ STATE = 3 << 20
 PADDED_TOKENS = 1024
 # Share of activations that a layer keeps with checkpointing: little more than its input.
 KEPT_INPUT = 1 / 16
-# Configuration names, by architecture, of the hidden size, the attention heads and the number of layers.
+# Configuration names, by architecture: hidden size, width inside the feed-forward part, attention heads, layers.
 _WIDTH = ("hidden_size", "dim", "d_model")
+_INNER = ("intermediate_size", "hidden_dim", "d_ff")
 _HEADS = ("num_attention_heads", "n_heads", "n_head")
 _LAYERS = ("num_hidden_layers", "n_layers", "n_layer")
 # Bytes per weight, gradient, and optimizer state (with the fp32 master weight) under Apex's O2 and O3.
@@ -105,6 +106,11 @@ def read_hidden_size(config: Mapping[str, Any]) -> int:
     return int(_number(config, _WIDTH))
 
 
+def read_inner_size(config: Mapping[str, Any]) -> int:
+    """Return the width inside the feed-forward part of a layer: usually four times the hidden size."""
+    return int(_number(config, _INNER, 4 * read_hidden_size(config)))
+
+
 def layer_count(config: Mapping[str, Any]) -> int | None:
     """Count the encoder layers with separate weights; None if config.json does not say.
 
@@ -163,8 +169,8 @@ def training_need(
     return Need(weight * (trained + frozen), gradient * trained, moments * trained, int(activations))
 
 
-def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> float:
-    return float(next((config[name] for name in names if name in config), 1))
+def _number(config: Mapping[str, Any], names: tuple[str, ...], default: float = 1) -> float:
+    return float(next((config[name] for name in names if name in config), default))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import normalize
 
-from classify.config.recipe import CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS
+from classify.config.recipe import contrastive_rows
 from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt, release_cache
@@ -28,7 +28,6 @@ from classify.training.optimizer import learning_rate_factor, set_learning_rate
 from classify.training.strategies.base import Strategy, trained_params
 from classify.training.trainer import seed_draws
 
-_FEWEST_ROWS = 8
 # Rows of a class up to which its rows, not the class, weigh as much as others.
 _RARE = 2
 # With fewer, where memory is short, there is little left to learn from.
@@ -86,8 +85,7 @@ def contrastive_warmup(
     trainer = ContrastiveTrainer(strategy, data, task)
     stratify_by = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
-    mean = trainer.data.tokens.lengths(data.rows).mean()
-    rows = int(np.clip(CONTRASTIVE_TOKENS / mean, _FEWEST_ROWS, CONTRASTIVE_ROWS))
+    rows = contrastive_rows(trainer.data.tokens.lengths(data.rows).mean())
     strategy.module.train()
     step = total_rows = 0
     planned, first = steps, 0.0

@@ -19,7 +19,6 @@ from classify.data.tokenize import TokenizedSplit
 from classify.distributed import sharding
 from classify.distributed.batch_norm import restore_statistics
 from classify.evaluation.inference import compute_logits
-from classify.modeling.classifier import Classifier
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
 
@@ -52,7 +51,7 @@ def init_head_from_probe(
     """
     begin = time.perf_counter()
     classifier, world = strategy.classifier, strategy.world
-    limit = row_limit(classifier, is_final=is_final)
+    limit = row_limit(len(task.labels), is_final=is_final)
     selected = cap_rows(task.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed)
     # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
@@ -93,7 +92,6 @@ def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selec
     return float(total) > task.chance_loss * loss.weight_sum(targets)
 
 
-def row_limit(classifier: Classifier, *, is_final: bool) -> int:
+def row_limit(classes: int, *, is_final: bool) -> int:
     """Return the number of rows that the probe learns from at most; more where nothing is fine-tuned from it."""
-    classes = classifier.output_layer.out_features
     return MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * classes))

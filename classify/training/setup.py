@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from classify.config.run_config import RunConfig, fields_that_affect
+from classify.console import format_seconds, list_seconds
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
@@ -47,6 +48,7 @@ from classify.modeling.verify_packing import verify_packing
 from classify.tables.table import Table
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
+from classify.training.estimate import estimate
 from classify.training.inputs import RunInputs
 from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
@@ -237,6 +239,8 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         strategy = make_strategy(classifier, training, world, placement)
         found = [data.decision, *_list_decisions(classifier, packing, world, training.train_batch_size)]
         found += [placing] if placing is not None else []
+        if checkpoint is None:
+            found.append(_estimate_time(inputs, world, data, classifier.precision))
         if not output.is_writer:
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
@@ -244,6 +248,15 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         _describe(context, found)
         yield context
+
+
+def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precision: Precision) -> Finding:
+    """Describe how long the run will take, and how long a faster one."""
+    expected = estimate(inputs, world, data.of(inputs.splits.train).mean_length, precision)
+    parts = f"estimated: {list_seconds(expected.seconds)}"
+    if inputs.config.training.epochs or inputs.config.training.contrastive_steps:
+        parts += f"; --preset fast {format_seconds(expected.fast_seconds)}"
+    return decided("time", f"about {format_seconds(expected.total_seconds)}", parts, "--max-minutes", True)
 
 
 def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:

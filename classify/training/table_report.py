@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.console import format_seconds, list_seconds
 from classify.data.splits import Rows, Splits
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import EXCERPT, SHOWN, list_some
@@ -112,13 +113,9 @@ class Report:
     def _speed_lines(self) -> list[str]:
         if not self.speed:
             return []
-        epochs = f"{self.speed['epochs']:g} epochs"
-        names = {"epochs": epochs, "pairs": "contrastive steps", "scores": "evaluation"}
-        parts = {names.get(name, name): spent for name, spent in self.speed["seconds_by_part"].items() if spent}
-        listed = ", ".join(f"{name} {_time_words(spent)}" for name, spent in parts.items())
         return [
-            f"time: about {_time_words(self.speed['seconds'])} on this machine ({listed}); "
-            f"{self.speed['rows_per_second']:.0f} rows/s in training; without startup and file I/O",
+            f"time: about {format_seconds(self.speed['seconds'])} ({list_seconds(self.speed['seconds_by_part'])}), "
+            f"--preset fast {format_seconds(self.speed['fast_seconds'])}; without startup, baseline and files",
             f"memory: about {self.speed['memory_bytes'] / (1 << 20):,.0f} MiB on each device",
         ]
 
@@ -223,13 +220,3 @@ def _spread(values: Sequence[int] | Rows) -> dict[str, float]:
 def describe_spread(spread: Mapping[str, float]) -> str:
     """Return the lengths of texts in words."""
     return f"median {spread['median']:.0f}, 95th percentile {spread['p95']:.0f}, longest {spread['longest']:.0f}"
-
-
-def _time_words(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )

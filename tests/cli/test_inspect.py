@@ -46,11 +46,10 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert "note: 1 of 2 test texts are also in the training split" in printed
     assert result["tokens"]["rows_cut"] == 0.0
     assert set(result["tokens_by_class"]) == {"x", "y"}
-    assert result["speed"]["seconds_per_epoch"] * result["speed"]["rows_per_second"] == pytest.approx(44, abs=3)
     assert result["speed"]["memory_bytes"] > 0
     parts = result["speed"]["seconds_by_part"]
-    assert all(parts[name] > 0.0 for name in ("pairs", "head", "scores", "baseline"))
-    assert parts["epochs"] == result["speed"]["epochs"] == 0, "so few rows take steps on pairs alone"
+    assert all(parts[name] > 0.0 for name in ("contrastive steps", "head", "evaluation"))
+    assert parts["epochs"] == 0, "so few rows take steps on pairs alone"
     assert result["speed"]["seconds"] == pytest.approx(sum(parts.values()))
     assert "time: about " in printed
     assert "contrastive steps " in printed
