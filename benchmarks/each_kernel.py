@@ -21,11 +21,11 @@ from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.split_table import split_table
 from classify.data.tokenize import TokenizedSplit, get_padding_id, load_tokenizer, tokenize
+from classify.modeling.choose_packing import choose_packing
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
 from classify.modeling.loading import load_pretrained
 from classify.modeling.precision import choose_precision
-from classify.modeling.verify_packing import verify_packing
 from classify.tasks.registry import recognize
 from classify.training.strategies.registry import make_strategy
 from classify.training.trainer import Trainer
@@ -82,7 +82,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     model.to(config.device)
     model.set_precision(choose_precision(options.precision, config.device, None))
     rows = np.arange(len(texts))
-    verify_packing(model, tokens, rows, config.start())
+    choose_packing(model, tokens, rows, config.start())
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, splits.train.targets)
     trainer = Trainer(strategy, TokenizedSplit(tokens, rows, splits.train.targets), batches, loss)

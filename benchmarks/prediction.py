@@ -78,7 +78,7 @@ def main() -> None:
     import torch
     from transformers import pipeline
 
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
     from classify.tables.formats.registry import read_table
 
     classifier = load_classifier(options.model, use_cpu=not options.gpu, precision=options.precision)

@@ -18,7 +18,7 @@ from classify.versions import __version__
 if TYPE_CHECKING:
     from classify.api import Run, load, train
     from classify.estimator import TextClassifier
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
 
 __all__ = ["Run", "TextClassifier", "__version__", "load", "load_classifier", "train"]
 # The module of each name.
@@ -26,7 +26,7 @@ _MODULES = {
     "Run": "api",
     "TextClassifier": "estimator",
     "load": "api",
-    "load_classifier": "prediction.predict",
+    "load_classifier": "prediction.predictor",
     "train": "api",
 }
 

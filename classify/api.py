@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from classify.modeling.attributions import WordAttribution
-    from classify.prediction.predict import Predictor
+    from classify.prediction.predictor import Predictor
 
 # Up to here floats are exact whole numbers.
 _MOST_EXACT = 2**53
@@ -105,7 +105,7 @@ class Run:
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
-        from classify.prediction.predict import load_classifier
+        from classify.prediction.predictor import load_classifier
 
         return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed)
 

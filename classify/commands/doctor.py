@@ -99,7 +99,7 @@ def _processor() -> str:
 
 def _self_check() -> str:
     """Train on a few rows, and predict them from the folder."""
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
     from classify.training.run import train
 
     rows = [(f"{text} {word}", label) for label, texts in _TEXTS.items() for text in texts for word in _WORDS]

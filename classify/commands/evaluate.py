@@ -62,7 +62,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.evaluation import metrics
     from classify.prediction.evaluate import evaluate
     from classify.prediction.inputs import describe_table
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
     from classify.report.after_run import write_pages
 
     with load_classifier(

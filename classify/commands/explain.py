@@ -32,7 +32,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
     if not any(map(str.strip, options.text)):
         raise InputError(f"{program}: expected a text in quotes. Got {'an empty one' if options.text else 'none'}.")
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
 
     with load_classifier(
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True

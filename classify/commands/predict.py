@@ -119,7 +119,7 @@ def _predict_text(options: argparse.Namespace) -> int:
     if trained_texts(read_settings(options.model)).pair is not None:
         raise InputError("--text: the model was trained on text pairs; give a table with --data.")
     from classify.data.languages import note_new_languages
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
 
     with load_classifier(
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
@@ -149,7 +149,7 @@ def _predict_lines(options: argparse.Namespace) -> int:
         reading = flags.read_options(options)
         batches = read_batches(read_settings(options.model), options.text_column, options.text_pair_column, reading)
         first = next(batches)
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
     from classify.prediction.stream import predict_batches
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
@@ -170,12 +170,12 @@ def _predict_table(options: argparse.Namespace) -> int:
             options.data,
             options.out,
             options.text_column,
-            flags.read_options(options),
             options.text_pair_column,
+            flags.read_options(options),
             overwrite=options.overwrite or (options.resume and partial_path(Path(options.out).resolve()).exists()),
         )
     from classify.prediction.inputs import describe_table
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
     from classify.prediction.stream import STANDARD_OUTPUT, predict_table
 
     with load_classifier(

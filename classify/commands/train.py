@@ -33,7 +33,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         from classify.training.estimate import estimate, guess_length
 
         with inputs.config.training.start() as world:
-            world.exchange_fault(None)
+            world.receive_faults()
             length = guess_length(inputs)
             expected = estimate(inputs, world, length)
             if world.is_main:

@@ -18,11 +18,11 @@ Options = TypeVar("Options")
 # What another value of an option would change.
 Effect = Literal[
     "epochs",  # nothing without epochs: `flags_without_effect` says so
-    "steps",  # nothing without epochs and contrastive steps
+    "steps",  # nothing without epochs and contrastive steps; then a resumed run may not change it either
     "start",  # what comes before the first checkpoint: `require_same_run` refuses a change
     "start without epochs",  # the same, of a run that trains no epochs
     "identity",  # which run it is: a change is refused, too
-    "later steps",  # what is learned from here on: a resumed run may change it, and prints that
+    "later steps",  # what is learned from here on: a resumed run may change it, and prints that; folds train again
     "computation",  # how a step is computed, but not its gradient: printed, too
     "result",  # what is done with trained weights: printed, too
 ]

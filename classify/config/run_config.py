@@ -260,7 +260,7 @@ class RunConfig:
             )
 
     def flat(self) -> dict[str, Any]:
-        """Return {field name: value}, for trackers."""
+        """Return {field name: value} of all settings."""
         return {name: value for part in self.to_dict().values() for name, value in part.items()}
 
     def to_dict(self) -> dict[str, Any]:

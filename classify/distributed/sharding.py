@@ -1,4 +1,4 @@
-"""Gather and shard tensors (torch's DTensor), and list a model's layers. No-ops on tensors that are not sharded."""
+"""Gather and shard tensors (torch's DTensor); no-ops on tensors that are not sharded."""
 
 from __future__ import annotations
 
@@ -8,27 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-
-def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the members of the outermost module lists that repeat one class: a transformer's layers."""
-    layers: list[nn.Module] = []
-    for child in model.children():
-        if isinstance(child, nn.ModuleList) and len(child) > 1 and len({type(part) for part in child}) == 1:
-            layers.extend(child)
-        else:
-            layers.extend(repeated_layers(child))
-    return layers
-
-
-def parameter_depths(model: nn.Module) -> dict[str, int]:
-    """Return each parameter's depth: 0 for embeddings, n for layer n, one more for the head."""
-    layers = repeated_layers(model)
-    level = {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
-    return {
-        name: level.get(id(parameter), 0 if "embedding" in name else len(layers) + 1)
-        for name, parameter in model.named_parameters()
-    }
 
 
 def is_sharded(model: nn.Module) -> bool:

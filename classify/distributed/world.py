@@ -146,6 +146,10 @@ class World:
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 
+    def receive_faults(self) -> None:
+        """Raise InputError where another rank has left with an error, see `leave`. A collective."""
+        self.exchange_fault(None)
+
     @contextlib.contextmanager
     def sync_errors(self) -> Iterator[None]:
         """Wait after this block for all ranks; raise InputError if another rank failed in it. A collective."""
@@ -154,10 +158,10 @@ class World:
         except Exception as error:  # not Ctrl-C, which all ranks receive
             self.exchange_fault(str(error) or type(error).__name__)
             raise
-        self.exchange_fault(None)
+        self.receive_faults()
 
     def leave(self, fault: str) -> None:
-        """Send this rank's error to the ranks in `exchange_fault`, and close. A collective."""
+        """Send this rank's error to the ranks in `receive_faults`, and close. A collective."""
         self.exchange_fault(fault)
         self.close()
 

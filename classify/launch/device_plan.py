@@ -4,7 +4,7 @@
 torch is imported only to detect the hardware.
 
 *Rank* is this process's number in the run, *local rank* its number on this machine, -1 without a launcher. The local
-rank chooses the device; only the global rank 0 writes files, because every machine has a local rank 0.
+rank chooses the device; the global rank 0 writes files, since every machine has a local rank 0 (`Output.is_writer`).
 """
 
 from __future__ import annotations

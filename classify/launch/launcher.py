@@ -351,7 +351,7 @@ def forward_errors(
     """Forward an error of this block to the processes of other machines, which may not have failed and would wait.
 
     They wait in the process group of `start_world`, which may take long to form; `print_error` is called before. On one
-    machine all processes have the same error.
+    machine nothing is sent: a rank that fails alone prints its error and ends, and its launcher ends the others.
     """
     try:
         yield

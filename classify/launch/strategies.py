@@ -1,6 +1,6 @@
 """Properties of each strategy, for flag checks and the device plan, without torch.
 
-The implementations are in `classify.training.strategies`.
+`classify.training.strategies.registry` names the implementations.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Literal
 class StrategySpec:
     """Properties of a strategy.
 
-    `implementation` is "module:class" below `classify.training.strategies`. `processes`: one process for all devices,
-    or one per device. `display_name` is PyTorch's name. `splits` names the parts of a step's memory that are sharded
-    over the devices (see `Need.divide`).
+    `processes`: one process for all devices, or one per device. `display_name` is PyTorch's name. `splits` names the
+    parts of a step's memory that are sharded over the devices (see `Need.divide`).
     """
 
-    implementation: str
     processes: Literal["one", "one per device"]
     display_name: str
     splits: tuple[str, ...] = ()
@@ -45,11 +43,10 @@ class StrategySpec:
 
 
 STRATEGIES = {
-    "none": StrategySpec("base:Strategy", "one", "one device", may_split_steps=True, records_graphs=True),
-    "dp": StrategySpec("data_parallel:DataParallelStrategy", "one", "DataParallel", replicates_model=True),
-    "ddp": StrategySpec("ddp:DDPStrategy", "one per device", "DistributedDataParallel", may_split_steps=True),
+    "none": StrategySpec("one", "one device", may_split_steps=True, records_graphs=True),
+    "dp": StrategySpec("one", "DataParallel", replicates_model=True),
+    "ddp": StrategySpec("one per device", "DistributedDataParallel", may_split_steps=True),
     "fsdp": StrategySpec(
-        "fsdp:FSDPStrategy",
         "one per device",
         "FSDP2",
         splits=("weights", "gradients", "optimizer"),
@@ -58,7 +55,6 @@ STRATEGIES = {
         needs_own_backend=True,
     ),
     "model": StrategySpec(
-        "device_map:DeviceMapStrategy",
         "one",
         "model parallelism",
         splits=("weights", "gradients", "optimizer", "activations"),

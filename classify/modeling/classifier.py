@@ -152,7 +152,7 @@ class Classifier(nn.Module):
         Autocast is entered here, since DataParallel's threads would not inherit its dtype from the caller.
         """
         # The output layer of a regression holds the mean of the scores; in half precision all scores would round to it.
-        head_in_fp32 = self.precision.for_scores and not self.training and not features
+        head_in_fp32 = self.precision.rounds_scores and not self.training and not features
         with contextlib.nullcontext() if self._half_weights else self.precision.autocast(self.training):
             outputs = self.features(batch) if features or head_in_fp32 else self.logits(batch)
         if head_in_fp32:
@@ -160,7 +160,11 @@ class Classifier(nn.Module):
         return outputs if batch.rows is None else batch.rows.mean(outputs.float())
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Compute logits in the current autocast state; `precision` is ignored."""
+        """Compute logits in the current autocast state; `precision` is ignored.
+
+        transformers passes `boundaries` on to `packing.packed_attention`, which takes the first kernel that supports
+        the device and dtype.
+        """
         with mark_packed(batch.boundaries):
             boundaries = {} if batch.boundaries is None else {"boundaries": batch.boundaries}
             return self.model(**batch.tensors, **boundaries, return_dict=True).logits

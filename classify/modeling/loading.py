@@ -18,11 +18,11 @@ from torch import nn
 
 from classify.data import tokenize
 from classify.data.tokenize import Tokens
-from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError, list_some
 from classify.findings import note
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
+from classify.modeling.layers import parameter_depths
 from classify.modeling.mean_pooling import append_layer
 from classify.modeling.memory_estimate import check_frozen
 from classify.modeling.result_folder import read_labels
@@ -149,17 +149,6 @@ def _from_pretrained(folder: ModelFolder, **values: Any) -> Any:
     return transformers.AutoModelForSequenceClassification.from_pretrained(
         folder.path, use_safetensors=True, trust_remote_code=False, **values
     )
-
-
-@_load_quietly()
-def make_empty(folder: ModelFolder, labels: Sequence[str]) -> Any:
-    """Create the stock model of a folder for `labels` without weights (on the meta device)."""
-    config = _load_config(folder, num_labels=len(labels))
-    with torch.device("meta"):
-        model = transformers.AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-        if folder.added_layers:
-            append_layer(model)
-    return model
 
 
 @_load_quietly()

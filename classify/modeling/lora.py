@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from classify.distributed.sharding import parameter_depths, repeated_layers
 from classify.errors import InputError
+from classify.modeling.layers import parameter_depths, repeated_layers
 
 
 def add_adapters(model: Any, rank: int, alpha: int) -> Any:

@@ -34,7 +34,7 @@ class Precision:
     """The precision: its name, the dtype of products (None for fp32 and tf32), and the reason for it.
 
     `level` is 1 for autocast, 2 for half weights with fp32 masters, 3 for half precision throughout. Scores are
-    computed in fp32, as from the saved folder, unless weights are half or `for_scores`. `automatic` is true for a
+    computed in fp32, as from the saved folder, unless weights are half or `rounds_scores`. `automatic` is true for a
     default that no flag requested.
     """
 
@@ -43,12 +43,12 @@ class Precision:
     why: str
     device_type: str
     level: int = 1
-    for_scores: bool = False
+    rounds_scores: bool = False
     automatic: bool = False
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """Return the context of a forward pass with weights in fp32."""
-        rounds = self.rounds and (training or self.for_scores)
+        rounds = self.rounds and (training or self.rounds_scores)
         if self.name == "tf32" and not rounds:
             return fp32_products("highest")
         if self.half_dtype is None or not rounds:
@@ -108,10 +108,10 @@ def for_prediction(name: str, device: torch.device) -> Precision:
     """
     if name == "fastest":
         by_processor = accelerators.of(device.type).precision_by_processor and has_bf16_instructions()
-        precision = for_training("bf16", "") if by_processor else choose_precision("auto", device)
-        return dataclasses.replace(precision, for_scores=True)
+        precision = cpu_default("bf16", "") if by_processor else choose_precision("auto", device)
+        return dataclasses.replace(precision, rounds_scores=True)
     precision = choose_precision(name, device)
-    return dataclasses.replace(precision, for_scores=not precision.automatic)
+    return dataclasses.replace(precision, rounds_scores=not precision.automatic)
 
 
 def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
@@ -144,7 +144,7 @@ def has_bf16_instructions() -> bool:
     return any(capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
-def for_training(name: str, why: str) -> Precision:
+def cpu_default(name: str, why: str) -> Precision:
     """Return the default training precision of a CPU, "bf16" or "fp32"."""
     return Precision(name, HALF.get(name), why, "cpu", automatic=True)
 
@@ -152,8 +152,8 @@ def for_training(name: str, why: str) -> Precision:
 def choose_cpu_precision(width: int) -> Precision:
     """Return the faster training precision, by hidden size, of a CPU with bf16 instructions."""
     if width >= _WIDE:
-        return for_training("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
-    return for_training("fp32", "as fast as bf16 at this hidden size")
+        return cpu_default("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
+    return cpu_default("fp32", "as fast as bf16 at this hidden size")
 
 
 def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:

@@ -54,7 +54,7 @@ class PredictionColumns:
         names = self.task.prediction_columns()
         return names if self.top_k is None else names[: -len(self.task.labels)]
 
-    def fields(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
+    def cells(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
         """Yield the cells of each row of probabilities (rows, outputs)."""
         all_fields = self.task.prediction_fields(probabilities, self.digits)
         kept = len(self._kept)

@@ -15,7 +15,7 @@ from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_dir, write_json
 from classify.prediction.labelled import LabelledTable
-from classify.prediction.predict import Predictor
+from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
 from classify.versions import versions
 

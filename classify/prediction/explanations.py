@@ -30,7 +30,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         return
     texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
     from classify.modeling.attributions import FEW_STEPS
-    from classify.prediction.predict import load_classifier
+    from classify.prediction.predictor import load_classifier
 
     # Words are ranked alike in half precision, in half the time.
     with load_classifier(str(folder), use_cpu=use_cpu, precision="fastest") as predictor:

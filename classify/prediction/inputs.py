@@ -27,8 +27,8 @@ def check_prediction(
     data: str,
     out: str,
     text_column: str | None,
-    reading: ReadOptions | None = None,
     pair_column: str | None = None,
+    reading: ReadOptions | None = None,
     *,
     overwrite: bool = False,
 ) -> tuple[Table, TextColumns]:

@@ -34,7 +34,7 @@ from classify.modeling.coverage import note_unknown
 from classify.modeling.result_folder import fingerprint
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.inputs import partial_path
-from classify.prediction.predict import Predictor
+from classify.prediction.predictor import Predictor
 from classify.tables.derived import TextColumns
 from classify.tables.roles import note_empty_texts
 from classify.tables.table import Table
@@ -127,8 +127,8 @@ class _StandardOutput:
 
     def append(self, logits: Logits) -> None:
         rows = np.arange(self._row, self._row + len(logits))
-        fields = self._columns.fields(self._columns.task.probabilities(logits))
-        write_rows(self._writer, self._table, rows, fields)
+        cells = self._columns.cells(self._columns.task.probabilities(logits))
+        write_rows(self._writer, self._table, rows, cells)
         self._row += len(logits)
 
     def continue_with(self, table: Table) -> None:
@@ -184,9 +184,9 @@ def predict_table(
             if isinstance(sink, _StandardOutput):
                 sink.finish()
             elif sink is not None:
-                fields = (row for block in map(columns.task.probabilities, sink) for row in columns.fields(block))
+                cells = (row for block in map(columns.task.probabilities, sink) for row in columns.cells(block))
                 rows = np.arange(len(table))
-                write_predictions(path, table, rows, columns.names, fields, for_excel=columns.for_excel)
+                write_predictions(path, table, rows, columns.names, cells, for_excel=columns.for_excel)
     except BaseException:
         if partial is not None:
             partial.close(remove=partial.rows == 0)

@@ -112,7 +112,7 @@ def _hold_lock(path: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=_PATIENCE_SECONDS)
     except filelock.Timeout:
-        print_line(f"note: another process tokenizes the same texts, or has stopped, and holds {path}", sys.stderr)
+        print_line(f"note: another process prepares the same data, or has stopped, and holds {path}", sys.stderr)
         lock.acquire()
     try:
         yield

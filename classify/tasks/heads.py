@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 from classify.errors import InputError
 
+if TYPE_CHECKING:
+    import torch
+
 # C of logistic regression on features of an encoder that was trained on the same labels; see docs/recipe.md.
 TRAINED_ENCODER_C = 0.003
 
@@ -40,9 +43,6 @@ def fit_standardized(
     bias = bias - weight @ mean
     return weight.astype(np.float32), bias.astype(np.float32)
 
-
-if TYPE_CHECKING:
-    import torch
 
 # Values of --class-weights that name no file.
 NONE, BALANCED = "none", "balanced"

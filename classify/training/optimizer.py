@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
-from classify.distributed.sharding import parameter_depths
 from classify.launch import accelerators
+from classify.modeling.layers import parameter_depths
 
 
 def make_optimizer(
@@ -28,16 +28,16 @@ def make_optimizer(
     groups: dict[tuple[bool, int], list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            level = top - depth[name] if config.layerwise_lr_decay < 1 else 0
-            groups.setdefault((parameter.ndim >= 2, level), []).append(weights[name])
+            below_top = top - depth[name] if config.layerwise_lr_decay < 1 else 0
+            groups.setdefault((parameter.ndim >= 2, below_top), []).append(weights[name])
     return torch.optim.AdamW(
         [
             {
                 "params": parameters,
                 "weight_decay": config.weight_decay if decayed else 0.0,
-                "scale": config.layerwise_lr_decay**level,
+                "scale": config.layerwise_lr_decay**below_top,
             }
-            for (decayed, level), parameters in groups.items()
+            for (decayed, below_top), parameters in groups.items()
         ],
         lr=config.peak_learning_rate,  # each step sets its own
         betas=(config.adam_beta1, config.adam_beta2),

@@ -24,7 +24,7 @@ from classify.training.folds import cross_validate
 from classify.training.inputs import RunInputs, check
 from classify.training.run_record import make_record
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
-from classify.training.terminal import configure, log, log_decision, log_detail
+from classify.training.terminal import configure_terminal, log, log_decision, log_detail
 from classify.training.timeline import Timeline
 from classify.training.train_log import Log
 from classify.training.trainer import Trainer, make_trainer
@@ -80,7 +80,7 @@ def train(
 
 def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline) -> Path:
     """Check, tokenize, form the process group, run."""
-    configure(config.training)
+    configure_terminal(config.training)
     with launcher.forward_errors(config.training.start):
         inputs = inputs or check(config)
         if launcher.here().is_main:  # before tokenizing, which takes long for large tables
@@ -93,7 +93,7 @@ def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline) -> P
         data = tokenize_tables(inputs)
     timeline.end("tokens")
     with inputs.config.training.start() as world:
-        world.exchange_fault(None)
+        world.receive_faults()
         timeline.end("process group")
         with prepare(inputs, data, world, timeline) as context:
             return _run(context)
@@ -122,7 +122,7 @@ def _run(context: TrainingContext) -> Path:
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         if saved is None:
             trainer.strategy.setup()
-            _start(context, trainer, evaluate, train_log)
+            _initialize_head(context, trainer, evaluate, train_log)
         context.timeline.end("evaluation")
         stages.fit_memory(context, trainer)
         if (planned := stages.plan_time(context, trainer)) is not None:
@@ -130,6 +130,7 @@ def _run(context: TrainingContext) -> Path:
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
         seconds_before_fit = context.timeline.elapsed
+        # In this order: a checkpoint holds the score that `Evaluate` has just made.
         stages.fit(context, trainer, [train_log, evaluate, checkpointer])
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
@@ -139,7 +140,7 @@ def _run(context: TrainingContext) -> Path:
     return output.folder
 
 
-def _start(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
+def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start afresh; the start is the first candidate for the best unless the head is random."""
     output, planned = context.output, context.config.training.contrastive_steps or 0
     contrastive, probe = stages.start_head(context, trainer, train_log)

@@ -34,6 +34,7 @@ from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
+from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_coverage, check_ids
 from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
@@ -41,10 +42,9 @@ from classify.modeling.precision import (
     Precision,
     choose_cpu_precision,
     choose_precision,
-    for_training,
+    cpu_default,
     has_bf16_instructions,
 )
-from classify.modeling.verify_packing import verify_packing
 from classify.tables.table import Table
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
@@ -220,24 +220,23 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
 
     The folder is released when the block ends. A collective.
 
-    Raises InputError (arguments, memory, folder; a run to resume that was started with other settings) and
-    CheckpointError (there are checkpoints, but none is valid).
+    Raises InputError (arguments, memory, folder) and CheckpointError (there are checkpoints, but none is valid).
     """
     training, train = inputs.config.training, inputs.splits.train
     _require_same(inputs, world)
     _require_enough_rows(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
-    classifier, unused = load_classifier(inputs, data.tokenizer, data.all, world.device)
+    classifier, unused = load_for_training(inputs, data.tokenizer, data.all, world.device)
     timeline.end("model")
     placement = make_placement(classifier, training, world, data.of(train).mean_length)
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
         placing = placement.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
-        packing = configure_precision(inputs, classifier, data.of(train).tokens, world, precision, before)
+        packing_reason = set_precision_and_packing(inputs, classifier, data.of(train).tokens, world, precision, before)
         timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world, placement)
-        found = [data.decision, *_list_decisions(classifier, packing, world, training.train_batch_size)]
+        found = [data.decision, *_list_decisions(classifier, packing_reason, world, training.train_batch_size)]
         found += [placing] if placing is not None else []
         if checkpoint is None:
             found.append(_estimate_time(inputs, world, data, classifier.precision))
@@ -314,7 +313,7 @@ def _require_same(inputs: RunInputs, world: World) -> None:
     world.check_same(kinds)
 
 
-def load_classifier(
+def load_for_training(
     inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens], device: torch.device
 ) -> tuple[Classifier, list[str]]:
     """Load the classifier as the settings say, on the CPU, with padded batches; `texts` are those of `--data` first.
@@ -356,7 +355,7 @@ def load_classifier(
     return classifier, unused
 
 
-def configure_precision(
+def set_precision_and_packing(
     inputs: RunInputs,
     classifier: Classifier,
     tokens: Tokens,
@@ -372,26 +371,26 @@ def configure_precision(
     automatic = precision.automatic and world.accelerator.precision_by_processor
     padded, packed = precision, precision
     if automatic and before in ("bf16", "fp32"):
-        padded = packed = for_training(before, "as in the resumed run")
+        padded = packed = cpu_default(before, "as in the resumed run")
     elif automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
         packed = choose_cpu_precision(classifier.hidden_size)
     classifier.set_precision(packed)
     if torch.get_float32_matmul_precision() != packed.products:  # setting it warns, in builds for CUDA
         torch.set_float32_matmul_precision(packed.products)
     rows = inputs.splits.train.rows
-    packing = verify_packing(classifier, tokens, rows, world, inputs.config.model.packing)
+    packing = choose_packing(classifier, tokens, rows, world, inputs.config.model.packing)
     if not classifier.packed:
         classifier.set_precision(padded)
     return packing
 
 
-def _list_decisions(classifier: Classifier, packing: str, world: World, batch_size: int) -> list[Finding]:
+def _list_decisions(classifier: Classifier, packing_reason: str, world: World, batch_size: int) -> list[Finding]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
     padded = "off; padded" if world.accelerator.static_shapes else "off; padded by length"
     way = "on" if classifier.packed else padded
     decisions = [
-        decided("packing", way, packing, "--packing"),
+        decided("packing", way, packing_reason, "--packing"),
         decided("device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True),
         decided("precision", precision.name, precision.why, "--precision"),
     ]

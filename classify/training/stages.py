@@ -13,7 +13,7 @@ from classify.launch.interrupts import stop_signals
 from classify.training import dry_run, linear_probe
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.setup import TrainingContext
-from classify.training.train_log import Log, Terminal, log_micro_batches
+from classify.training.train_log import Log, ProgressCallback, log_micro_batches
 from classify.training.trainer import Callback, Trainer
 
 # Share of the time that --max-minutes leaves to plan with; files, the baseline and a busy machine need the rest.
@@ -95,14 +95,13 @@ def plan_time(context: TrainingContext, trainer: Trainer) -> Finding | None:
 
 
 def fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
-    """Train to the end. Raises Interrupted, with the last step saved, where any rank received a signal."""
+    """Train to the end. Raises Interrupted where any rank received a signal; `stopped_at` says what is saved."""
     minutes, progress = context.config.training.max_minutes, trainer.progress
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
-    # The order matters: a checkpoint holds the score that `Evaluate` has just made.
     with stop_signals() as received, context.world.announce_errors(), bar_of_steps as bar:
         trainer.fit(
-            [Terminal(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
+            [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
             time_limit_reached=lambda: minutes is not None and context.timeline.elapsed > 60 * minutes,
         )

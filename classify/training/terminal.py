@@ -14,7 +14,7 @@ from classify.findings import Finding
 _settings = OutputConfig()
 
 
-def configure(settings: OutputConfig) -> None:
+def configure_terminal(settings: OutputConfig) -> None:
     """Print as these settings say from here on."""
     global _settings
     _settings = settings

@@ -124,7 +124,7 @@ class Log(Callback):
             self._file.flush()
 
 
-class Terminal(Callback):
+class ProgressCallback(Callback):
     """Moves the progress bar, and prints a line where memory ran out."""
 
     def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):

@@ -157,7 +157,7 @@ class Trainer:
         weights = self.world.broadcast_tensors(saved.model_tensors() if is_main else None)
         if vocabulary is not None and vocabulary.compacted:
             _check_vocabulary(saved, weights.get(VOCABULARY), torch.from_numpy(vocabulary.used))
-        self.strategy.setup(weights)
+        self.strategy.setup(weights)  # the optimizer's settings are this run's; only its moments are loaded
         tensors = self.world.broadcast_tensors(saved.optimizer_tensors() if is_main else None)
         self.strategy.load_optimizer(tensors, saved.state["scaler"])
         self.progress = saved.progress
@@ -311,21 +311,21 @@ class Trainer:
 
     def micro_batches(self, step: sampler.Step) -> Iterator[MicroBatch]:
         """Collate this rank's rows of a step, one micro-batch after the other, and at least one."""
-        data, classifier = self.data.take(step.indices), self.classifier
-        parts = self._divide(step)
-        count = passes = len(parts)
+        rows, classifier = self.data.take(step.indices), self.classifier
+        micro_batches = self._divide(step)
+        count = passes = len(micro_batches)
         # Where passes wait for each other, every rank runs as many as the busiest one.
         if self.strategy.forward_is_collective:
             passes = self.world.all_reduce_max(count)
         # A rank without rows still takes part in the exchange of gradients, with a row that does not count.
-        parts += [[np.zeros(1, dtype=np.int64)]] * (max(1, passes) - count)
-        for number, pieces in enumerate(parts):
-            targets = classifier.padding.targets(data.targets[np.concatenate(pieces)], self.loss.padding)
+        micro_batches += [[np.zeros(1, dtype=np.int64)]] * (max(1, passes) - count)
+        for number, per_device in enumerate(micro_batches):
+            targets = classifier.padding.targets(rows.targets[np.concatenate(per_device)], self.loss.padding)
             yield MicroBatch(
-                batches=[classifier.batch(data.tokens, data.rows[piece]) for piece in pieces],
+                batches=[classifier.batch(rows.tokens, rows.rows[places]) for places in per_device],
                 targets=send(torch.from_numpy(targets), self.world.device),
                 counted=number < count,
-                last=number == len(parts) - 1,
+                last=number == len(micro_batches) - 1,
             )
 
     def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from classify.prediction.predict import load_classifier
+from classify.prediction.predictor import load_classifier
 from tests.support.comparison import SETTINGS, difference, drift
 from tests.support.processes import SCRIPT, run, run_python, run_python_ranks
 from tests.support.runs import read_json

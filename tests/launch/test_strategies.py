@@ -1,8 +1,7 @@
-"""The registries of strategies and backends: the flags offer what stands there, and each strategy's file is there."""
+"""The registries of strategies and backends: the flags offer what stands there."""
 
 from __future__ import annotations
 
-import importlib.util
 import typing
 
 from classify.config.fields import choices
@@ -16,13 +15,3 @@ HINTS = typing.get_type_hints(TrainingConfig, localns={"torch": None, "World": N
 def test_the_flags_offer_the_registries() -> None:
     assert choices(HINTS["strategy"]) == ("auto", *STRATEGIES)
     assert set(choices(HINTS["ddp_backend"])) == set(BACKENDS)
-
-
-def test_each_entry_names_a_file() -> None:
-    for spec in STRATEGIES.values():
-        module, _, name = spec.implementation.partition(":")
-        result = importlib.util.find_spec(f"classify.training.strategies.{module}")
-        assert result is not None
-        assert result.origin is not None
-        with open(result.origin, encoding="utf-8") as file:
-            assert f"class {name}" in file.read()

@@ -13,14 +13,14 @@ import transformers
 
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import Collated, Tokens, load_tokenizer, tokenize
-from classify.distributed.sharding import parameter_depths, repeated_layers
 from classify.errors import InputError
+from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import resolve_model
+from classify.modeling.layers import parameter_depths, repeated_layers
 from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained
 from classify.modeling.memory_estimate import layer_count
 from classify.modeling.precision import choose_precision
-from classify.modeling.verify_packing import verify_packing
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
@@ -38,8 +38,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def decide(model: Classifier, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
-    """`verify_packing` in a single process on the CPU."""
-    return verify_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
+    """`choose_packing` in a single process on the CPU."""
+    return choose_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
 
 
 def load(folder: Path, device: str = "cpu") -> tuple[Classifier, Tokens]:

@@ -22,7 +22,7 @@ from classify.evaluation.automation import find_threshold
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import TEMPORARY
 from classify.prediction import stream
-from classify.prediction.predict import Predictor
+from classify.prediction.predictor import Predictor
 from classify.prediction.thresholds import find_confidence
 from classify.tables.formats.registry import read_table
 from classify.tables.writers import ExcelWriter

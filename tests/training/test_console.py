@@ -68,14 +68,14 @@ def test_passes_that_take_long_show_a_bar(
     """Tokenising and scoring do, after two seconds, in a terminal, unless output is quiet or for programs."""
     monkeypatch.setattr(console, "_DELAY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    terminal.configure(OutputConfig(**options))
+    terminal.configure_terminal(OutputConfig(**options))
     try:
         tokenizer = load_tokenizer(str(model_folder))
         tokens = tokenize(tokenizer, ["lost card"] * 300, 16)
         model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
         compute_logits(model, tokens, np.arange(300), TrainingConfig(use_cpu=True).start())
     finally:
-        terminal.configure(OutputConfig())
+        terminal.configure_terminal(OutputConfig())
     printed = capsys.readouterr().err
     assert ("text/s" in printed) is shown
     assert ("row/s" in printed) is shown

@@ -17,7 +17,7 @@ from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
 from classify.modeling.precision import FP32, Precision, choose_cpu_precision, choose_precision, for_prediction
-from classify.prediction.predict import load_classifier
+from classify.prediction.predictor import load_classifier
 from classify.training.strategies.half_weights import WithHalfWeights
 from classify.training.trainer import Trainer
 from tests.support import tiny
@@ -332,7 +332,7 @@ def test_tf32_is_for_training_alone() -> None:
         for training, products in ((True, "high"), (False, "highest")):
             with precision.autocast(training):
                 assert torch.get_float32_matmul_precision() == products
-        with dataclasses.replace(precision, for_scores=True).autocast(training=False):
+        with dataclasses.replace(precision, rounds_scores=True).autocast(training=False):
             assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
-from classify.distributed.sharding import parameter_depths
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
+from classify.modeling.layers import parameter_depths
 from classify.modeling.loading import checkpoint_activations, freeze
 from classify.tasks.heads import read_class_weights
 from classify.tasks.multi_label import BinaryCrossEntropy, MultiLabel

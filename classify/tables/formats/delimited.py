@@ -407,16 +407,16 @@ def _parse(
     convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
     options = {"read_options": read, "parse_options": parse, "convert_options": convert}
 
-    def watch() -> tuple[_Watch, Iterator[bytes]]:
+    def open_pieces() -> tuple[_Watch, Iterator[bytes]]:
         watch = _Watch(dialect if rewritten is None else Dialect(quote=None))
         pieces = text.pieces() if rewritten is None else text.rewritten(rewritten, len(names))
         return watch, watch.look_at(pieces)
 
     def batches() -> pyarrow.RecordBatchReader:
-        watched, pieces = watch()
+        watched, pieces = open_pieces()
         return watched.check(arrow_csv.open_csv(io.BufferedReader(_Pieces(pieces)), **options))
 
-    watched, pieces = watch()
+    watched, pieces = open_pieces()
     begin, size = list[bytes](), 0
     for piece in pieces:
         begin.append(piece)

@@ -3,7 +3,7 @@
 A strategy owns how a classifier is trained: the module that forward passes go through, the optimizer and the weights it
 updates, the gradient scaler, and the state of all of these by parameter name. `classify.training.strategies.registry`
 makes the one that the device plan names. Half weights, BatchNorm, CUDA graphs and lazy devices are each a class mixed
-into it, so none of them occurs here.
+into it; `counted` is there for BatchNorm, `end_training` for half weights, `placed` for models spread over devices.
 """
 
 from __future__ import annotations

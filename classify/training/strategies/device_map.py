@@ -18,12 +18,12 @@ from torch import nn
 
 from classify.config.schema import TrainingConfig
 from classify.distributed.memory import main_memory
-from classify.distributed.sharding import repeated_layers
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.files import TEMPORARY
 from classify.findings import Finding, decided
 from classify.modeling.classifier import Classifier
+from classify.modeling.layers import repeated_layers
 from classify.modeling.memory_estimate import FROZEN, KEPT_INPUT, MIB, TRAINED, Piece, layer_activations, spread
 from classify.training.strategies import named_state
 from classify.training.strategies.base import Placement, Strategy

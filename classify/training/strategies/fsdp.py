@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from classify.distributed.sharding import repeated_layers
+from classify.modeling.layers import repeated_layers
 from classify.training.strategies.base import Strategy
 
 

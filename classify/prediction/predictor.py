@@ -23,12 +23,12 @@ from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.launch import launcher, process_settings
 from classify.launch.device_plan import plan_alone, plan_here
 from classify.modeling.attributions import STEPS, WordAttribution, explain
+from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_ids
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings, trained_texts
-from classify.modeling.verify_packing import verify_packing
 from classify.tables.derived import TextColumns
 from classify.tables.encoding import replace_surrogates
 from classify.tasks.base import Task
@@ -129,7 +129,7 @@ class Predictor:
         with self._preparing, self._settings():  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)
-                verify_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
+                choose_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
                 self._is_ready = True
 
     def explain(
@@ -241,7 +241,7 @@ def load_classifier(
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
     world = start_world(use_cpu) if distributed else _make_local_world(use_cpu)
     try:
-        world.exchange_fault(None)
+        world.receive_faults()
         if world.distributed:  # the fingerprint reads the whole model
             world.check_same({"model": fingerprint(folder), "precision": precision})
         classifier.install_kernels(world.device)

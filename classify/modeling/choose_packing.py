@@ -12,12 +12,12 @@ from torch import nn
 from classify.data.sampler import Rows
 from classify.data.tokenize import Tokens
 from classify.distributed.memory import attempt, out_of_memory
-from classify.distributed.sharding import repeated_layers
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.cls_hooks import find_encoder
 from classify.modeling.fixed_shapes import FixedShapes
+from classify.modeling.layers import repeated_layers
 from classify.modeling.precision import fp32_products
 
 # In fp32 packed and padded texts differ by rounding only, below 1e-5 of the difference between texts.
@@ -28,7 +28,7 @@ _ROUNDING = 1e-3
 _TIMES_ROUNDING = 5.0
 
 
-def verify_packing(
+def choose_packing(
     classifier: Classifier, tokens: Tokens, rows: Rows, world: World, requested: str = "auto", *, training: bool = True
 ) -> str:
     """Enable packing if packed and padded texts agree on a few real rows; return the reason.
