@@ -29,3 +29,11 @@ def test_reliability_names_what_it_shows() -> None:
     assert {"confidence", "accuracy"} <= set(texts_of(one))
     assert "as saved" not in texts_of(one), "there is nothing to tell it from"
     assert {"before temperature", "as saved"} <= set(texts_of(two))
+
+
+def test_higher_values_are_drawn_higher_and_later_ones_further_right() -> None:
+    drawn = charts.lines([("loss", np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 5.0]))], x="step", y="loss")
+    points = [(float(x), float(y)) for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawn)]
+    assert len(points) == 3
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert [y for _, y in points] == sorted((y for _, y in points), reverse=True), "y grows downwards"

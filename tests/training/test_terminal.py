@@ -1,4 +1,4 @@
-"""What a run prints: six lines of decisions where nothing is doubtful; more with --verbose, JSON with --json."""
+"""What a run prints: seven lines of decisions where nothing is doubtful; more with --verbose, JSON with --json."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def decisions(printed: str) -> list[str]:
     return [line for line in lines if not line.startswith("note: ")]
 
 
-def test_six_lines_of_decisions(model_folder: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
+def test_seven_lines_of_decisions(model_folder: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
     assert train(table, model_folder, tmp_path / "a") == 0
     assert [line.split(":")[0] for line in decisions(capsys.readouterr().out)] == [
-        "table", "task", "split", "model", "recipe", "device",
+        "table", "task", "split", "model", "recipe", "device", "time",
     ]  # fmt: skip
     assert train(table, model_folder, tmp_path / "b", "--verbose") == 0
     verbose = decisions(capsys.readouterr().out)
