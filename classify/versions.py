@@ -8,7 +8,9 @@ from classify.errors import InputError
 
 __version__ = "0.1.0"
 
-_LIBRARIES = ("torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy")
+_LIBRARIES = (
+    "torch", "transformers", "datasets", "scikit-learn", "accelerate", "safetensors", "numpy", "onnx", "onnxruntime",
+)  # fmt: skip
 
 
 def check_platform() -> None:

@@ -93,7 +93,7 @@ def forward_prediction_errors(*, use_cpu: bool) -> AbstractContextManager[None]:
     """Forward an error of this block to the processes of other machines, as they would start for a prediction."""
 
     def start() -> World:
-        from classify.prediction.predictor import start_world
+        from classify.prediction.pytorch import start_world
 
         return start_world(use_cpu)
 

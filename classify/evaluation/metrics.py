@@ -74,16 +74,13 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 def softmax(logits: Array) -> Array:
     """Return probabilities (n, classes) of logits (n, classes), in float64."""
-    from scipy import special
-
-    return np.asarray(special.softmax(logits.astype(np.float64), axis=1))
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def sigmoid(logits: Array) -> Array:
     """Return the probability of each output of logits (n, outputs), in float64."""
-    from scipy.special import expit
-
-    return np.asarray(expit(logits.astype(np.float64)))
+    return np.asarray(np.exp(-np.logaddexp(0.0, -logits.astype(np.float64))))
 
 
 def binary_cross_entropy(logits: Array, targets: Array) -> float:

@@ -11,6 +11,8 @@ from classify.files import atomic_dir, hash_files, read_json, write_json
 from classify.modeling.weight_files import tensor_shapes
 from classify.tables.derived import TextColumns
 
+# The model of an exported folder; a trained one has model.safetensors.
+EXPORTED = "model.onnx"
 # Version of classify.json; this program may not support a higher one.
 FORMAT = 1
 
@@ -48,6 +50,8 @@ def read_settings(folder: str) -> dict[str, Any]:
         )
     if not (path / "tokenizer_config.json").exists():  # without it transformers takes another tokenizer
         raise InputError(f"--model {folder}: no tokenizer_config.json in it; copy the folder again.")
+    if (path / EXPORTED).exists():
+        return settings
     try:
         tensor_shapes(path / "model.safetensors")
     except FileNotFoundError:
@@ -92,5 +96,6 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
 
 def fingerprint(folder: str) -> str:
     """Return a hash of the files that determine the predictions of a result folder."""
-    names = ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
-    return hash_files(Path(folder), names)
+    path = Path(folder)
+    model = EXPORTED if (path / EXPORTED).exists() else "model.safetensors"
+    return hash_files(path, ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", model))

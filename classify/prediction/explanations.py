@@ -30,10 +30,10 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         return
     texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
     from classify.modeling.attributions import FEW_STEPS
-    from classify.prediction.predictor import load_classifier
+    from classify.prediction.pytorch import load
 
     # Words are ranked alike in half precision, in half the time.
-    with load_classifier(str(folder), use_cpu=use_cpu, precision="fastest") as predictor:
+    with load(str(folder), use_cpu=use_cpu, precision="fastest", distributed=False) as predictor:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))

@@ -169,7 +169,7 @@ def predict_table(
     keeps = out != STANDARD_OUTPUT and len(table) > _BLOCK
     with world.sync_errors():
         if world.is_main and keeps:
-            identity = f"{fingerprint(predictor.folder)} {predictor.classifier.precision.name} {digests}"
+            identity = f"{fingerprint(predictor.folder)} {predictor.precision} {digests}"
             key = hashlib.sha256(identity.encode()).hexdigest()
             partial = PartialLogits(partial_path(path), key, len(predictor.labels), resume=resume)
             remove_temporaries(path.parent, path.name)

@@ -252,10 +252,10 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
 def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precision: Precision) -> Finding:
     """Describe how long the run will take, and how long a faster one."""
     expected = estimate(inputs, world, data.of(inputs.splits.train).mean_length, precision)
-    parts = f"estimated: {list_seconds(expected.seconds)}"
+    about = f"about {format_seconds(expected.total_seconds)}"
     if inputs.config.training.epochs or inputs.config.training.contrastive_steps:
-        parts += f"; --preset fast {format_seconds(expected.fast_seconds)}"
-    return decided("time", f"about {format_seconds(expected.total_seconds)}", parts, "--max-minutes", True)
+        about += f", {format_seconds(expected.fast_seconds)} with --preset fast"
+    return decided("time", about, f"estimated: {list_seconds(expected.seconds)}", "--max-minutes", True)
 
 
 def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:

@@ -15,7 +15,7 @@ from classify import load_classifier
 from classify.cli import main
 from classify.data.tokenize import tokenize
 from classify.modeling import attributions
-from classify.prediction.predictor import Predictor
+from classify.prediction.pytorch import PyTorchPredictor as Predictor
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json

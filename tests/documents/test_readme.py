@@ -36,9 +36,10 @@ PREDICT = "classify predict --model runs/my-1 --data new.csv --out predictions.c
 USES = (
     "classify evaluate --model runs/my-1 --data labelled.csv",
     'classify explain --model runs/my-1 "PIN is blocked"',
+    "classify export --model runs/my-1 --to onnx",
 )
 # These lines depend on the model, the processor or the number of steps: what they are called, and their flags.
-VARYING = ("model", "device")
+VARYING = ("model", "device", "time")
 
 
 @pytest.fixture(scope="module")

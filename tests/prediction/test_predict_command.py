@@ -22,7 +22,7 @@ from classify.evaluation.automation import find_threshold
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import TEMPORARY
 from classify.prediction import stream
-from classify.prediction.predictor import Predictor
+from classify.prediction.pytorch import PyTorchPredictor
 from classify.prediction.thresholds import find_confidence
 from classify.tables.formats.registry import read_table
 from classify.tables.writers import ExcelWriter
@@ -76,15 +76,15 @@ def test_blocks_resume_where_they_were(
 
     monkeypatch.setattr(stream, "_BLOCK", 8)
     computed: list[int] = []
-    compute = Predictor.compute_sharded
+    compute = PyTorchPredictor.compute_sharded
 
-    def compute_and_stop(predictor: Predictor, first: Any, second: Any) -> Any:
+    def compute_and_stop(predictor: PyTorchPredictor, first: Any, second: Any) -> Any:
         computed.append(len(first))
         if len(computed) == 3:
             signal.raise_signal(signal.SIGINT)
         return compute(predictor, first, second)
 
-    monkeypatch.setattr(Predictor, "compute_sharded", compute_and_stop)
+    monkeypatch.setattr(PyTorchPredictor, "compute_sharded", compute_and_stop)
     out = tmp_path / "p.csv"
     assert predict(trained, new, out) == 128 + signal.SIGINT
     assert "24 of 50 rows are kept in" in capsys.readouterr().err
@@ -238,7 +238,7 @@ def test_too_many_rows_for_a_sheet(
     trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(ExcelWriter, "most_rows", 50)
-    monkeypatch.setattr(Predictor, "compute_sharded", lambda *_: pytest.fail("it predicts"))
+    monkeypatch.setattr(PyTorchPredictor, "compute_sharded", lambda *_: pytest.fail("it predicts"))
     assert predict(trained, new, tmp_path / "p.xlsx") == 2
     assert "a sheet of Excel holds 49 rows. Got 50" in capsys.readouterr().err
 

@@ -17,7 +17,7 @@ from classify.data.languages import load_identifier
 MODULES = (
     "accelerate.state",
     "classify.cli",
-    "classify.prediction.predictor",
+    "classify.prediction.pytorch",
     "classify.training.run",
     "datasets",
     "safetensors.torch",

@@ -197,7 +197,7 @@ def test_an_unwritable_folder_is_told_before_the_work(
 
 @pytest.mark.slow
 def test_prediction_does_not_import_training(tmp_path: Path) -> None:
-    code = "import classify.prediction.predictor, sys; print('classify.training.trainer' in sys.modules)"
+    code = "import classify.prediction.pytorch, sys; print('classify.training.trainer' in sys.modules)"
     assert run_python(tmp_path, "-c", code).stdout == "False\n"
 
 

@@ -1,0 +1,1 @@
+"""Export a trained folder to other runtimes, checked against it."""

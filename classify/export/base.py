@@ -1,0 +1,97 @@
+"""What every export has in common: the rows that check it, and what a target does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.tokenize import Tokens
+from classify.evaluation.scored_rows import ScoredRows
+from classify.prediction.predictor import Predictor
+from classify.tables.formats.delimited import read_written
+from classify.tasks.base import Task
+
+# Rows of the run that an export is checked on, and the seed of intervals.
+_ROWS, _SEED = 1_000, 42
+# Texts that a table rarely has: none, blank, one character, outside the basic plane.
+_EDGES = ("", " ", "a", "\N{GRINNING FACE}" * 3, "x" * 200)
+# Words of the longest text: more than any model reads.
+_LONG = 2_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Texts to check an export on: `rows` of the run with `targets`, then texts at the edges; and their logits."""
+
+    tokens: Tokens
+    targets: npt.NDArray[Any]
+    logits: npt.NDArray[np.float32]
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Return the places of the run's rows."""
+        return np.arange(len(self.targets))
+
+
+def draw_sample(predictor: Predictor) -> Sample:
+    """Read the rows that scored a run, add texts at the edges, and compute the logits of all of them."""
+    folder = Path(predictor.folder)
+    scored = ScoredRows.read(folder)
+    table = predictor.texts.derive(read_written(str(folder / "predictions.csv")))
+    chosen = np.sort(np.random.default_rng(_SEED).permutation(len(scored.targets))[:_ROWS])
+    columns = [list(table.take(name, chosen)) for name in predictor.texts.inputs]
+    longest = " ".join([*max(columns[0], key=len).split(), "word"] * _LONG)[: 8 * _LONG]
+    for number, column in enumerate(columns):  # a second text is never as long as the first
+        column += [*_EDGES, longest] if number == 0 else [*reversed(_EDGES), "a"]
+    tokens = predictor.tokenize(columns[0], columns[1] if len(columns) > 1 else None)
+    return Sample(tokens, scored.targets[chosen], predictor.compute_logits(tokens))
+
+
+@dataclass(frozen=True)
+class Check:
+    """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows."""
+
+    texts: int
+    largest_difference: float
+    changed: int
+    scores: dict[str, list[float]]  # [of the run, of the export]
+
+    @classmethod
+    def compare(cls, task: Task, sample: Sample, logits: npt.NDArray[np.float32]) -> Check:
+        """Compare the `logits` of an exported model with those of the run."""
+        old, new = (task.probabilities(values) for values in (sample.logits, logits))
+        changed = np.asarray(task.decide(old) != task.decide(new))
+        scores = [task.score(values[sample.rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
+        return cls(
+            texts=len(old),
+            largest_difference=float(np.abs(old - new).max()),
+            changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
+            scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (task.primary, "loss")},
+        )
+
+    def describe(self) -> str:
+        """Return the comparison in one line."""
+        kept = ", ".join(f"{name} {old:.4f} before, {new:.4f} after" for name, (old, new) in self.scores.items())
+        return (
+            f"{self.texts} texts: probabilities differ by at most {self.largest_difference:.1e}, "
+            f"{self.changed} predictions change; {kept}"
+        )
+
+
+class Target(ABC):
+    """A form of model that a folder is exported to, by its value of --to."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def write(self, predictor: Predictor, folder: Path, sample: Sample) -> dict[str, Any]:
+        """Write model.onnx into a folder that has the other files; return what is to be recorded of it."""
+
+    @abstractmethod
+    def find_fault(self, check: Check, task: Task) -> str | None:
+        """Return why the exported model must not be used, or None."""

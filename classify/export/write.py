@@ -1,0 +1,73 @@
+"""Write an exported folder: the model, what prediction needs beside it, and the check that it passed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from classify.errors import ClassifyError, InputError
+from classify.evaluation import scored_rows
+from classify.export.base import Check, Target, draw_sample
+from classify.files import atomic_path, write_json
+from classify.modeling.result_folder import EXPORTED
+from classify.prediction.predictor import load_classifier
+from classify.versions import versions
+
+CHECKS = "export.json"
+# Copied as they are; the last one holds the scores that --min-precision chooses by.
+_COPIED = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    scored_rows.FILE,
+)
+
+
+def export_model(model: str, target: Target, out: Path) -> Check:
+    """Export a result folder, check the new model against it, and return the check.
+
+    An earlier export in `out` is replaced. Nothing is written where the check fails. Raises InputError for a folder
+    that cannot be exported, and ClassifyError where the exported model predicts something else.
+    """
+    run = Path(model)
+    if (run / EXPORTED).exists():
+        raise InputError(f"--model {model}: it is an exported model; give the folder that it was exported from.")
+    if not (run / "tokenizer.json").exists():
+        raise InputError(f"--model {model}: no tokenizer.json in it; train with a --model that has a fast tokenizer.")
+    with load_classifier(model, use_cpu=True, precision="fp32") as predictor:
+        sample = draw_sample(predictor)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(out, before_replacing=lambda: shutil.rmtree(out, ignore_errors=True)) as made:
+            made.mkdir()
+            for name in _COPIED:
+                if (run / name).exists():
+                    shutil.copyfile(run / name, made / name)
+            settings = {**predictor.settings, "export": {"target": target.name}}
+            write_json(made / "classify.json", settings)
+            recorded = target.write(predictor, made, sample)
+            with load_classifier(str(made)) as exported:
+                check = Check.compare(predictor.task, sample, exported.compute_logits(sample.tokens))
+            if (fault := target.find_fault(check, predictor.task)) is not None:
+                raise ClassifyError(f"{out}: nothing was written, since the exported model fails its check: {fault}.")
+            size = (made / EXPORTED).stat().st_size
+            write_json(made / CHECKS, _record(model, target, recorded, check, size))
+    return check
+
+
+def _record(model: str, target: Target, recorded: dict[str, Any], check: Check, size: int) -> dict[str, Any]:
+    weights = (Path(model) / "model.safetensors").stat().st_size
+    return {
+        "model": str(Path(model).resolve()),
+        "target": target.name,
+        **recorded,
+        "bytes": size,
+        "share_of_size": float(np.round(size / weights, 4)),
+        "check": asdict(check),
+        "versions": versions(),
+    }

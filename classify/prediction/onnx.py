@@ -1,0 +1,138 @@
+"""Predict with an exported folder in ONNX Runtime, without torch or transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.sampler import batch_by_tokens
+from classify.data.tokenize import Tokens, get_padding_id
+from classify.distributed.alone import Alone
+from classify.errors import EXCERPT, InputError
+from classify.files import read_json
+from classify.launch import launcher
+from classify.modeling.result_folder import EXPORTED, read_settings
+from classify.prediction.predictor import Predictor
+from classify.tasks.base import Task
+from classify.tasks.registry import trained_task
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# Tokens of a batch, with padding. More do not fit into a processor's caches.
+_TOKENS = 2048
+
+
+class JSONTokenizer:
+    """A tokenizer.json as `classify.data.tokenize` calls a tokenizer of transformers."""
+
+    is_fast = True
+
+    def __init__(self, folder: Path):
+        """Load the files of a folder. Raises InputError for damaged ones."""
+        from tokenizers import Tokenizer
+
+        try:
+            self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            names = read_json(folder / "tokenizer_config.json")
+        except Exception as error:  # tokenizers raises plain exceptions
+            raise InputError(f"--model {folder}: its tokenizer cannot be read ({error}); export it again.") from None
+        self.backend_tokenizer.no_truncation()
+        self.backend_tokenizer.no_padding()
+        self.unk_token_id, self.pad_token_id = (self._find(names.get(name)) for name in ("unk_token", "pad_token"))
+
+    def _find(self, token: Any) -> int | None:
+        content = token.get("content") if isinstance(token, dict) else token
+        return None if content is None else self.convert_tokens_to_ids(content)
+
+    def __call__(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True, **_: Any) -> Any:
+        encoded = self.backend_tokenizer.encode(text, pair, add_special_tokens=add_special_tokens)
+        return {"input_ids": encoded.ids, "token_type_ids": encoded.type_ids}
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """Return the id of a token; that of unknown ones is None."""
+        found: int | None = self.backend_tokenizer.token_to_id(token)
+        return found
+
+
+class OnnxPredictor(Predictor):
+    """An exported folder."""
+
+    def __init__(
+        self,
+        folder: str,
+        settings: dict[str, Any],
+        task: Task,
+        tokenizer: JSONTokenizer,
+        session: onnxruntime.InferenceSession,
+    ):
+        super().__init__(folder, settings, task, tokenizer)
+        self.session, self.world, self.precision = session, Alone(), settings["export"]["target"]
+
+    def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Compute logits (len(tokens), outputs), texts of similar length together."""
+        if self.world.closed:
+            raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
+        return compute_logits(self.session, self.tokenizer, tokens, len(self.labels))
+
+    def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[Any]:
+        """Raise InputError: gradients need the weights in PyTorch."""
+        raise InputError(f"{self.folder}: explanations need gradients; give the folder that it was exported from.")
+
+
+def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> OnnxPredictor:
+    """Load an exported folder; see `load_classifier`. Raises InputError for what it does not support."""
+    settings, task = read_settings(folder), trained_task(folder)
+    if precision != "auto":
+        raise InputError(f"--precision {precision}: an exported model computes as it was exported; drop the flag.")
+    if distributed and launcher.here().is_launched:
+        raise InputError(f"{folder}: an exported model predicts in one process; drop --nproc or the launcher.")
+    return OnnxPredictor(folder, settings, task, JSONTokenizer(Path(folder)), open_session(Path(folder) / EXPORTED))
+
+
+def open_session(model: Path) -> onnxruntime.InferenceSession:
+    """Open a model on the CPU. Raises InputError for a damaged file, or without ONNX Runtime."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise InputError(f"{model}: it needs ONNX Runtime; type pip install onnxruntime.") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = launcher.available_cores()
+    try:
+        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of several classes, none of which it documents
+        reason = " ".join(str(error).split())[:EXCERPT]
+        raise InputError(f"{model}: it cannot be read ({reason}); export it again.") from None
+
+
+def compute_logits(
+    session: onnxruntime.InferenceSession, tokenizer: Any, tokens: Tokens, outputs: int
+) -> npt.NDArray[np.float32]:
+    """Compute logits (len(tokens), outputs), texts of similar length together."""
+    result = np.empty((len(tokens), outputs), dtype=np.float32)
+    for rows in batch_by_tokens(tokens.lengths(), _TOKENS, padded=True):
+        result[rows] = _compute_batch(session, get_padding_id(tokenizer), tokens, rows)
+    return result
+
+
+def _compute_batch(
+    session: onnxruntime.InferenceSession, padding: int, tokens: Tokens, rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Compute the logits of one batch; rows of several sequences have their mean."""
+    collated = tokens.collate(rows)
+    mask = np.arange(int(collated.lengths.max()))[None, :] < collated.lengths[:, None]
+    ids, types = np.full(mask.shape, padding, dtype=np.int64), np.zeros(mask.shape, dtype=np.int64)
+    ids[mask] = collated.ids
+    if collated.types is not None:
+        types[mask] = collated.types
+    padded = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
+    logits: npt.NDArray[np.float32]
+    (logits,) = session.run(None, {one.name: padded[one.name] for one in session.get_inputs()})
+    if collated.rows is None:
+        return logits
+    sums = np.zeros((len(rows), logits.shape[1]), dtype=np.float32)
+    np.add.at(sums, collated.rows, logits)
+    return sums / np.bincount(collated.rows, minlength=len(rows)).astype(np.float32)[:, None]
