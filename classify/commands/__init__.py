@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("--model runs/my-1 --data labelled.csv", "score a model on a table with labels"),
     "explain": ('--model runs/my-1 "a text"', "show the words that led to a prediction"),
     "export": ("--model runs/my-1 --to onnx", "write an ONNX model that predicts the same"),
+    "serve": ("--model runs/my-1 --port 8000", "serve predictions over HTTP, with a page to try"),
     "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),
     "runs": ("", "list the runs in runs/"),

@@ -163,6 +163,8 @@ def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
             f"--model {path}: {len(missing)} weights are missing in model.safetensors: {list_some(missing)}; "
             "copy the folder again."
         )
+    for parameter in model.parameters():  # they are mapped: overwriting the file would end the process
+        parameter.data = parameter.data.clone()
     # Evaluation mode from here on: switching modes per pass would affect other threads.
     return Classifier(model, pad_token_id).eval()
 

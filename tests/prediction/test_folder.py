@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,18 @@ def test_scores_far_from_zero_survive_half_precision(model_folder: Path, tmp_pat
             scores[precision] = classifier.probabilities(TEXTS)[:, 0]
     assert scores["fp32"].std() > 1
     np.testing.assert_allclose(scores["bf16"], scores["fp32"], atol=0.2 * scores["fp32"].std())
+
+
+def test_a_loaded_model_survives_that_its_file_is_overwritten(trained: Path, tmp_path: Path) -> None:
+    """In place, as cp does: what is mapped would be gone, and the process would die of SIGBUS."""
+    folder = copy_with(trained, tmp_path / "copy")
+    code = (
+        "import sys, classify\n"
+        "with classify.load_classifier(sys.argv[1], use_cpu=True) as one:\n"
+        "    open(sys.argv[1] + '/model.safetensors', 'wb').write(b'x')\n"
+        "    print(one.probabilities(['my card']).max())\n"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(predict(trained, ["my card"]).max())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from classify.report.page import render
 from classify.report.result import Result
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
-from tests.support.processes import not_here
+from tests.support.browser import start_browser
 
 pytestmark = pytest.mark.slow
 
@@ -25,20 +24,8 @@ HOSTILE = '<script>document.title = "owned"</script><img src=x onerror="document
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        not_here("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    session = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    session.set_page_load_timeout(60)
-    yield session
-    session.quit()
+    with start_browser() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

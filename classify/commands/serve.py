@@ -1,0 +1,121 @@
+"""Serve a trained model over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.util
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from classify.commands import flags
+from classify.config.fields import at_least, between, parse
+from classify.config.parser import Parser
+from classify.errors import InputError, escape_controls
+from classify.launch import launcher
+
+_EXTRA = ("fastapi", "uvicorn", "prometheus_client")
+# Requests that have come are answered within this many seconds after SIGTERM.
+_GRACE = 10
+_TOKEN = "CLASSIFY_TOKEN"
+
+
+def make_parser(program: str) -> Parser:
+    parser = Parser(
+        prog=program,
+        description="Serve a trained or exported model over HTTP: POST /predict, a page at /, /openapi.json, /metrics. "
+        "Requests that come together are computed together. SIGHUP loads the folder again.",
+    )
+    flags.add_model(parser)
+    parser.add_argument("--port", metavar="INT", default="8000", help="port (default: 8000; 0: any free one)")
+    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="address (default: 127.0.0.1)")
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"file with the token that requests have to carry; needed beyond this machine (default: ${_TOKEN})",
+    )
+    parser.add_argument(
+        "--max-wait-ms", metavar="FLOAT", default="5", help="how long a request waits for others (default: 5)"
+    )
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    options = make_parser(program).parse(arguments, ["model"])
+    port = int(parse(options.port, (int,), "--port", between(0, 65_535, include_high=True)))
+    wait = float(parse(options.max_wait_ms, (float,), "--max-wait-ms", at_least(0))) / 1000
+    if launcher.here().is_launched:
+        raise InputError("classify serve is one process; start it without a launcher.")
+    token = _read_token(options.token_file)
+    if token is None and not _is_loopback(options.host):
+        raise InputError(
+            f"--host {options.host}: other machines could use the server; give --token-file, or set {_TOKEN}."
+        )
+    missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"classify serve needs {', '.join(missing)}; type pip install 'classify-text[serve]'.")
+    from classify.modeling.result_folder import read_settings
+
+    read_settings(options.model)
+    with _listen(options.host, port) as listener:
+        return _serve(options, listener, wait, token)
+
+
+def _serve(options: object, listener: socket.socket, wait: float, token: str | None) -> int:
+    import uvicorn
+
+    from classify.prediction.predictor import Predictor, load_classifier
+    from classify.serving.app import Limits, Served, make_app
+
+    def load() -> Predictor:
+        return load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)  # type: ignore[attr-defined]
+
+    served = Served(load, wait, Limits())
+    host, port = listener.getsockname()[:2]
+    where = f"[{host}]" if ":" in host else host
+    line = f"serving: http://{where}:{port}/ ({served.predictor.folder}; Ctrl-C ends it)"
+    app = make_app(served, token, lambda: print(escape_controls(line), flush=True))
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
+    # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises InputError where the address cannot be taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        why = "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+        raise InputError(f"--host {host} --port {port}: {why}; give another one.") from None
+    return listener
+
+
+def _read_token(file: str | None) -> str | None:
+    """Return the token of a file, or of the environment; None without either. Raises InputError for an empty one."""
+    if file is None:
+        return os.environ.get(_TOKEN) or None
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"--token-file {file}: cannot be read ({error}).") from None
+    if not token:
+        raise InputError(f"--token-file {file}: expected a token. Got an empty file.")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

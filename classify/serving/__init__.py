@@ -1,0 +1,1 @@
+"""Serve a trained folder over HTTP; needs the extra `serve`."""

@@ -1,0 +1,274 @@
+"""The HTTP interface: predictions, the page, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pydantic
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from classify.errors import ClassifyError
+from classify.files import read_json
+from classify.prediction.predictor import Predictor
+from classify.serving.batching import Batcher, QueueFullError
+from classify.versions import __version__, versions
+
+# Rows computed at a time; more would make a request of one row wait longer.
+_BATCH_ROWS = 256
+# Words that an explanation lists.
+_WORDS = 12
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server accepts: the most rows per request, characters per text, bytes per body, waiting rows."""
+
+    rows: int = 1_000
+    characters: int = 100_000
+    bytes: int = 8 << 20
+    waiting: int = 4_000
+
+
+class Texts(pydantic.BaseModel):
+    """A request: texts, or pairs of texts for a model of pairs."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"texts": ["I was charged twice"], "top_k": 3}]}
+    )
+    texts: list[str] | list[tuple[str, str]] = pydantic.Field(min_length=1)
+    top_k: int | None = pydantic.Field(None, ge=1, description="how many of the most probable labels to list")
+    min_confidence: float | None = pydantic.Field(None, ge=0, le=1, description="adds `accepted`")
+
+
+class Prediction(pydantic.BaseModel):
+    """A label, a list of labels or a score, as the task has it; probabilities by label."""
+
+    prediction: str | list[str] | float
+    confidence: float | None = None
+    probabilities: dict[str, float] | None = None
+    accepted: bool | None = None
+
+
+class Answer(pydantic.BaseModel):
+    """A prediction for each text, in order."""
+
+    predictions: list[Prediction]
+
+
+class Word(pydantic.BaseModel):
+    """A word, and by how much it raises the logit of the predicted label."""
+
+    word: str
+    score: float
+
+
+class Served:
+    """The folder that is served, which may be replaced, its queue and its metrics."""
+
+    def __init__(self, load: Callable[[], Predictor], wait: float, limits: Limits):
+        self.predictor, self._load, self.limits = load(), load, limits
+        self.stops = False
+        self.registry = CollectorRegistry()
+        self.requests = Counter("classify_requests", "requests by status", ["status"], registry=self.registry)
+        self.rows = Counter("classify_rows", "texts predicted", registry=self.registry)
+        self.seconds = Histogram("classify_request_seconds", "seconds to an answer", registry=self.registry)
+        sizes = Histogram(
+            "classify_batch_rows", "texts of a batch", registry=self.registry, buckets=[2**n for n in range(11)]
+        )
+        self.batcher = Batcher(
+            lambda texts: self.predictor.probabilities(texts),
+            most_rows=_BATCH_ROWS,
+            wait=wait,
+            longest=limits.waiting,
+            on_batch=sizes.observe,
+        )
+        waiting = Gauge("classify_waiting_rows", "texts that wait", registry=self.registry)
+        waiting.set_function(lambda: self.batcher.waiting_rows)
+
+    async def reload(self) -> None:
+        """Load the folder again, and serve it from the next batch on; a bad one leaves the old one as it is."""
+        try:
+            loaded = await asyncio.to_thread(self._load)
+            await asyncio.to_thread(loaded.probabilities, [("a", "a") if loaded.texts.pair is not None else "a"])
+        except ClassifyError as error:
+            print(f"error: {error} The model from before stays.", file=sys.stderr, flush=True)
+            return
+        self.predictor = loaded
+        print(f"reloaded: {loaded.folder}", file=sys.stderr, flush=True)
+
+
+def make_app(served: Served, token: str | None, on_start: Callable[[], object] = lambda: None) -> FastAPI:
+    """Make the application; with a `token` every request for predictions or metrics has to carry it.
+
+    `on_start` is called when requests are answered and SIGHUP is heard.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(served.batcher.run())
+        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGHUP, lambda: background.append(asyncio.create_task(served.reload()))
+            )
+        on_start()
+        yield
+        served.stops = True
+        task.cancel()
+
+    background: list[asyncio.Task[None]] = []
+    app = FastAPI(title="classify", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+
+    def check_token(request: Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+            raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+    secured = [Depends(check_token)]
+
+    @app.middleware("http")
+    async def count(request: Request, call: Any) -> Response:
+        begin = time.perf_counter()
+        response: Response = await call(request)
+        if request.url.path == "/predict":
+            served.seconds.observe(time.perf_counter() - begin)
+        served.requests.labels(response.status_code).inc()
+        return response
+
+    async def read(request: Request) -> Texts:
+        """Return the texts of a request within the limits. Raises HTTPException with one line."""
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > served.limits.bytes:
+                raise HTTPException(413, f"expected a body of at most {served.limits.bytes:,} bytes")
+        try:
+            texts = Texts.model_validate_json(bytes(body))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise HTTPException(422, f"{place or 'body'}: {first['msg']}") from None
+        check_texts(texts.texts, served.predictor.texts.pair is not None, served.limits)
+        return texts
+
+    schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": Texts.model_json_schema()}}}}
+    refused: dict[int | str, dict[str, Any]] = {
+        code: {"description": words}
+        for code, words in (
+            (401, "no token, or a wrong one"),
+            (413, "too large"),
+            (422, "not understood"),
+            (429, "too many texts wait; try again after Retry-After seconds"),
+        )
+    }
+
+    @app.post("/predict", dependencies=secured, openapi_extra=schema, responses=refused)
+    async def predict(request: Request) -> Answer:
+        """Predict texts."""
+        texts, predictor = await read(request), served.predictor
+        try:
+            probabilities = await served.batcher.predict(texts.texts)
+        except QueueFullError:
+            raise HTTPException(429, "too many texts wait; try again", {"Retry-After": "1"}) from None
+        served.rows.inc(len(texts.texts))
+        return Answer(predictions=describe(predictor, probabilities, texts.top_k, texts.min_confidence))
+
+    @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
+    async def explain(request: Request) -> list[Word]:
+        """List the words of the first text that raise or lower the logit of its predicted label most."""
+        texts, predictor = await read(request), served.predictor
+        try:
+            words = await served.batcher.call(lambda: predictor.explain(texts.texts[0]))
+        except ClassifyError as error:
+            raise HTTPException(422, str(error)) from None
+        ranked = sorted(words, key=lambda word: -abs(word.score))[:_WORDS]
+        return [Word(word=word.word, score=word.score) for word in ranked]
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Answer while the process lives."""
+        return {"status": "ok"}
+
+    @app.get("/ready", responses={503: {"description": "the server ends"}})
+    async def ready() -> JSONResponse:
+        """Answer 200 while requests are taken, else 503."""
+        return JSONResponse({"ready": not served.stops}, 503 if served.stops else 200)
+
+    @app.get("/model", dependencies=secured)
+    async def model() -> dict[str, Any]:
+        """Describe the model: task, labels, scores of its run, versions."""
+        predictor = served.predictor
+        scores: Any = None
+        with contextlib.suppress(OSError, ValueError):
+            scores = read_json(Path(predictor.folder) / "metrics.json")
+            scores = scores["test"] or scores["eval"]
+        return {
+            "task": predictor.task.name,
+            "labels": predictor.labels,
+            "pairs": predictor.texts.pair is not None,
+            "max_length": predictor.settings["max_length"],
+            "precision": predictor.precision,
+            "scores": scores,
+            "versions": versions(),
+        }
+
+    @app.get("/metrics", dependencies=secured)
+    async def metrics() -> Response:
+        """Return the counters, in Prometheus's format."""
+        return Response(generate_latest(served.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/", response_class=HTMLResponse)
+    async def page() -> HTMLResponse:
+        """Return a page to type a text into."""
+        content = (resources.files("classify.serving") / "page.html").read_text(encoding="utf-8")
+        return HTMLResponse(content, headers={"Content-Security-Policy": _POLICY})
+
+    return app
+
+
+def check_texts(texts: list[str] | list[tuple[str, str]], pairs: bool, limits: Limits) -> None:
+    """Raise HTTPException for texts that the model does not take, or beyond the limits."""
+    if len(texts) > limits.rows:
+        raise HTTPException(413, f"texts: expected at most {limits.rows:,} in a request; got {len(texts):,}")
+    for number, text in enumerate(texts):
+        if isinstance(text, str) is pairs:
+            raise HTTPException(422, f"texts.{number}: expected {'a pair of texts' if pairs else 'a text, not a pair'}")
+        for part in (text,) if isinstance(text, str) else text:
+            if not part.strip():
+                raise HTTPException(422, f"texts.{number}: the text is empty")
+            if len(part) > limits.characters:
+                raise HTTPException(
+                    413, f"texts.{number}: expected at most {limits.characters:,} characters; got {len(part):,}"
+                )
+
+
+def describe(
+    predictor: Predictor, probabilities: Any, top_k: int | None, min_confidence: float | None
+) -> list[Prediction]:
+    """Return the predictions of rows of probabilities (rows, labels), or scores (rows, 1)."""
+    task, answers = predictor.task, list[Prediction]()
+    for value, row in zip(task.values(task.decide(probabilities)), probabilities, strict=True):
+        by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
+        confidence = float(row.max()) if task.has_confidence else None
+        accepted = None if min_confidence is None or confidence is None else confidence >= min_confidence
+        answers.append(
+            Prediction(
+                prediction=value,
+                confidence=confidence,
+                probabilities=by_label if task.has_labels else None,
+                accepted=accepted,
+            )
+        )
+    return answers
