@@ -16,7 +16,7 @@ from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
 # Texts that are explained, and the words of each that are kept.
-TEXTS, _WORDS = 20, 6
+TEXTS, _WORDS = 12, 6
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
