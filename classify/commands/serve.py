@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import importlib.util
@@ -65,14 +66,14 @@ def run(arguments: Sequence[str], program: str) -> int:
         return _serve(options, listener, wait, token)
 
 
-def _serve(options: object, listener: socket.socket, wait: float, token: str | None) -> int:
+def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, token: str | None) -> int:
     import uvicorn
 
     from classify.prediction.predictor import Predictor, load_classifier
     from classify.serving.app import Limits, Served, make_app
 
     def load() -> Predictor:
-        return load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)  # type: ignore[attr-defined]
+        return load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
 
     served = Served(load, wait, Limits())
     host, port = listener.getsockname()[:2]

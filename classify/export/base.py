@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.tokenize import Tokens
-from classify.evaluation.scored_rows import ScoredRows
+from classify.errors import InputError
+from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.prediction.predictor import Predictor
 from classify.tables.formats.delimited import read_written
 from classify.tasks.base import Task
 
+_PREDICTIONS = "predictions.csv"
 # Rows of the run that an export is checked on, and the seed of intervals.
 _ROWS, _SEED = 1_000, 42
 # Texts that a table rarely has: none, blank, one character, outside the basic plane.
@@ -39,10 +41,16 @@ class Sample:
 
 
 def draw_sample(predictor: Predictor) -> Sample:
-    """Read the rows that scored a run, add texts at the edges, and compute the logits of all of them."""
+    """Read the rows that scored a run, add texts at the edges, and compute the logits of all of them.
+
+    Raises InputError for a folder without these rows.
+    """
     folder = Path(predictor.folder)
+    for name in (FILE, _PREDICTIONS):
+        if not (folder / name).exists():
+            raise InputError(f"--model {folder}: no {name} in it, whose rows check an export; copy the whole folder.")
     scored = ScoredRows.read(folder)
-    table = predictor.texts.derive(read_written(str(folder / "predictions.csv")))
+    table = predictor.texts.derive(read_written(str(folder / _PREDICTIONS)))
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(scored.targets))[:_ROWS])
     columns = [list(table.take(name, chosen)) for name in predictor.texts.inputs]
     longest = " ".join([*max(columns[0], key=len).split(), "word"] * _LONG)[: 8 * _LONG]

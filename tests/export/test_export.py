@@ -262,6 +262,16 @@ def test_an_earlier_export_is_replaced(finished: Path, exported: Path, tmp_path:
     assert (folder / "model.onnx").exists()
 
 
+@pytest.mark.parametrize("name", ["predictions.csv", "evaluation.parquet", "tokenizer.json"])
+def test_a_folder_that_cannot_be_checked_is_refused(name: str, finished: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    assert main(["export", "--model", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"no {name} in it" in line
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("flag", [["--precision", "bf16"], ["--nproc", "2"]])
 def test_flags_of_torch_are_refused(flag: list[str], exported: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
     words = ["--model", str(exported), "--data", str(table), "--out", str(tmp_path / "p.csv"), *flag]
