@@ -70,12 +70,12 @@ def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, to
     import uvicorn
 
     from classify.prediction.predictor import Predictor, load_classifier
-    from classify.serving.app import Limits, Served, make_app
+    from classify.serving.app import Served, make_app
 
     def load() -> Predictor:
         return load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
 
-    served = Served(load, wait, Limits())
+    served = Served(load, wait)
     host, port = listener.getsockname()[:2]
     where = f"[{host}]" if ":" in host else host
     line = f"serving: http://{where}:{port}/ ({served.predictor.folder}; Ctrl-C ends it)"

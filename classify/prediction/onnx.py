@@ -61,6 +61,8 @@ class JSONTokenizer:
 class OnnxPredictor(Predictor):
     """An exported folder."""
 
+    can_explain = False
+
     def __init__(
         self,
         folder: str,

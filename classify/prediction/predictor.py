@@ -9,7 +9,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ class Predictor(ABC):
 
     world: Any
     precision: str
+    can_explain: ClassVar[bool] = True
 
     def __init__(self, folder: str, settings: dict[str, Any], task: Task, tokenizer: Any):
         self.folder, self.settings, self.task, self.tokenizer = folder, settings, task, tokenizer

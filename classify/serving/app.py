@@ -8,15 +8,14 @@ import hmac
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from classify.errors import ClassifyError
@@ -32,25 +31,44 @@ _WORDS = 12
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a server accepts: the most rows per request, characters per text, bytes per body, waiting rows."""
+# The most texts of a request, characters of a text, bytes of a body, and texts that wait.
+MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES, MOST_WAITING = 1_000, 100_000, 8 << 20, 4_000
 
-    rows: int = 1_000
-    characters: int = 100_000
-    bytes: int = 8 << 20
-    waiting: int = 4_000
+_TEXT = {"type": "string", "pattern": "\\S"}
+_PAIR = {"type": "array", "prefixItems": [_TEXT, _TEXT], "minItems": 2, "maxItems": 2}
 
 
-class Texts(pydantic.BaseModel):
-    """A request: texts, or pairs of texts for a model of pairs."""
+def _list_of(item: dict[str, Any], example: Any) -> Any:
+    """Return the schema of a request's texts; what is too large is refused with a status of its own."""
+    return pydantic.WithJsonSchema({"type": "array", "items": item, "minItems": 1, "examples": [[example]]})
 
-    model_config = pydantic.ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"texts": ["I was charged twice"], "top_k": 3}]}
-    )
-    texts: list[str] | list[tuple[str, str]] = pydantic.Field(min_length=1)
-    top_k: int | None = pydantic.Field(None, ge=1, description="how many of the most probable labels to list")
-    min_confidence: float | None = pydantic.Field(None, ge=0, le=1, description="adds `accepted`")
+
+def _refuse_other_types(value: Any) -> Any:
+    """Raise ValueError for booleans and strings, which pydantic would take for numbers."""
+    if isinstance(value, bool | str):
+        raise ValueError("expected a number")
+    return value
+
+
+_NUMBER = pydantic.BeforeValidator(_refuse_other_types)
+
+
+class _Options(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    top_k: Annotated[int | None, _NUMBER] = pydantic.Field(None, ge=1, description="how many labels to list")
+    min_confidence: Annotated[float | None, _NUMBER] = pydantic.Field(None, ge=0, le=1, description="adds `accepted`")
+
+
+class Texts(_Options):
+    """A request for texts."""
+
+    texts: Annotated[list[str], _list_of(_TEXT, "I was charged twice")] = pydantic.Field(min_length=1)
+
+
+class Pairs(_Options):
+    """A request for pairs of texts."""
+
+    texts: Annotated[list[tuple[str, str]], _list_of(_PAIR, ["a question", "a passage"])] = pydantic.Field(min_length=1)
 
 
 class Prediction(pydantic.BaseModel):
@@ -78,8 +96,8 @@ class Word(pydantic.BaseModel):
 class Served:
     """The folder that is served, which may be replaced, its queue and its metrics."""
 
-    def __init__(self, load: Callable[[], Predictor], wait: float, limits: Limits):
-        self.predictor, self._load, self.limits = load(), load, limits
+    def __init__(self, load: Callable[[], Predictor], wait: float):
+        self.predictor, self._load = load(), load
         self.stops = False
         self.registry = CollectorRegistry()
         self.requests = Counter("classify_requests", "requests by status", ["status"], registry=self.registry)
@@ -92,7 +110,7 @@ class Served:
             lambda texts: self.predictor.probabilities(texts),
             most_rows=_BATCH_ROWS,
             wait=wait,
-            longest=limits.waiting,
+            longest=MOST_WAITING,
             on_batch=sizes.observe,
         )
         waiting = Gauge("classify_waiting_rows", "texts that wait", registry=self.registry)
@@ -147,23 +165,25 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
         served.requests.labels(response.status_code).inc()
         return response
 
-    async def read(request: Request) -> Texts:
+    kind: type[Texts | Pairs] = Pairs if served.predictor.texts.pair is not None else Texts
+
+    async def read(request: Request) -> Texts | Pairs:
         """Return the texts of a request within the limits. Raises HTTPException with one line."""
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
-            if len(body) > served.limits.bytes:
-                raise HTTPException(413, f"expected a body of at most {served.limits.bytes:,} bytes")
+            if len(body) > MOST_BYTES:
+                raise HTTPException(413, f"expected a body of at most {MOST_BYTES:,} bytes")
         try:
-            texts = Texts.model_validate_json(bytes(body))
+            texts = kind.model_validate_json(bytes(body))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise HTTPException(422, f"{place or 'body'}: {first['msg']}") from None
-        check_texts(texts.texts, served.predictor.texts.pair is not None, served.limits)
+        check_texts(texts.texts)
         return texts
 
-    schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": Texts.model_json_schema()}}}}
+    schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
     refused: dict[int | str, dict[str, Any]] = {
         code: {"description": words}
         for code, words in (
@@ -185,16 +205,15 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
         served.rows.inc(len(texts.texts))
         return Answer(predictions=describe(predictor, probabilities, texts.top_k, texts.min_confidence))
 
-    @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
-    async def explain(request: Request) -> list[Word]:
-        """List the words of the first text that raise or lower the logit of its predicted label most."""
-        texts, predictor = await read(request), served.predictor
-        try:
+    if served.predictor.can_explain:
+
+        @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
+        async def explain(request: Request) -> list[Word]:
+            """List the words of the first text that raise or lower the logit of its predicted label most."""
+            texts, predictor = await read(request), served.predictor
             words = await served.batcher.call(lambda: predictor.explain(texts.texts[0]))
-        except ClassifyError as error:
-            raise HTTPException(422, str(error)) from None
-        ranked = sorted(words, key=lambda word: -abs(word.score))[:_WORDS]
-        return [Word(word=word.word, score=word.score) for word in ranked]
+            ranked = sorted(words, key=lambda word: -abs(word.score))[:_WORDS]
+            return [Word(word=word.word, score=word.score) for word in ranked]
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -224,7 +243,7 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
             "versions": versions(),
         }
 
-    @app.get("/metrics", dependencies=secured)
+    @app.get("/metrics", dependencies=secured, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the counters, in Prometheus's format."""
         return Response(generate_latest(served.registry), media_type=CONTENT_TYPE_LATEST)
@@ -238,19 +257,17 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
     return app
 
 
-def check_texts(texts: list[str] | list[tuple[str, str]], pairs: bool, limits: Limits) -> None:
-    """Raise HTTPException for texts that the model does not take, or beyond the limits."""
-    if len(texts) > limits.rows:
-        raise HTTPException(413, f"texts: expected at most {limits.rows:,} in a request; got {len(texts):,}")
+def check_texts(texts: Sequence[str | tuple[str, str]]) -> None:
+    """Raise HTTPException for too many texts, too long ones and empty ones."""
+    if len(texts) > MOST_TEXTS:
+        raise HTTPException(413, f"texts: expected at most {MOST_TEXTS:,} in a request; got {len(texts):,}")
     for number, text in enumerate(texts):
-        if isinstance(text, str) is pairs:
-            raise HTTPException(422, f"texts.{number}: expected {'a pair of texts' if pairs else 'a text, not a pair'}")
         for part in (text,) if isinstance(text, str) else text:
             if not part.strip():
                 raise HTTPException(422, f"texts.{number}: the text is empty")
-            if len(part) > limits.characters:
+            if len(part) > MOST_CHARACTERS:
                 raise HTTPException(
-                    413, f"texts.{number}: expected at most {limits.characters:,} characters; got {len(part):,}"
+                    413, f"texts.{number}: expected at most {MOST_CHARACTERS:,} characters; got {len(part):,}"
                 )
 
 
