@@ -31,7 +31,7 @@ _WORDS = 12
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-# The most texts of a request, characters of a text, bytes of a body, and texts that wait.
+# The most texts per request, characters per text, bytes per body, and waiting texts.
 MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES, MOST_WAITING = 1_000, 100_000, 8 << 20, 4_000
 
 _TEXT = {"type": "string", "pattern": "\\S"}
@@ -39,7 +39,7 @@ _PAIR = {"type": "array", "prefixItems": [_TEXT, _TEXT], "minItems": 2, "maxItem
 
 
 def _list_of(item: dict[str, Any], example: Any) -> Any:
-    """Return the schema of a request's texts; what is too large is refused with a status of its own."""
+    """Return the schema of a request's texts; what is too large is refused with another status."""
     return pydantic.WithJsonSchema({"type": "array", "items": item, "minItems": 1, "examples": [[example]]})
 
 
