@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import functools
 import importlib.util
 import ipaddress
 import os
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from classify.commands import flags
+from classify.commands.failure import print_error
 from classify.config.fields import at_least, between, parse
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
@@ -42,6 +44,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--max-wait-ms", metavar="FLOAT", default="5", help="how long a request waits for others (default: 5)"
     )
+    parser.add_argument("--workers", metavar="INT", default="1", help="processes that share the cores (default: 1)")
     return parser
 
 
@@ -49,6 +52,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
     port = int(parse(options.port, (int,), "--port", between(0, 65_535, include_high=True)))
     wait = float(parse(options.max_wait_ms, (float,), "--max-wait-ms", at_least(0))) / 1000
+    workers = flags.count(options.workers, "--workers")
     if launcher.here().is_launched:
         raise InputError("classify serve is one process; start it without a launcher.")
     token = _read_token(options.token_file)
@@ -63,10 +67,22 @@ def run(arguments: Sequence[str], program: str) -> int:
 
     read_settings(options.model)
     with _listen(options.host, port) as listener:
-        return _serve(options, listener, wait, token)
+        serve = functools.partial(_serve, options, listener, wait, token)
+        if workers == 1:
+            return serve(0)
+        from classify.serving.workers import run_workers
+
+        def work(number: int) -> int:
+            try:
+                return serve(number)
+            except Exception as error:
+                return print_error(error, options.debug)
+
+        return run_workers(workers, work)
 
 
-def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, token: str | None) -> int:
+def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, token: str | None, number: int) -> int:
+    """Serve until a signal comes; the worker of number 0 prints the address."""
     import uvicorn
 
     from classify.prediction.predictor import Predictor, load_classifier
@@ -79,7 +95,7 @@ def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, to
     host, port = listener.getsockname()[:2]
     where = f"[{host}]" if ":" in host else host
     line = f"serving: http://{where}:{port}/ ({served.predictor.folder}; Ctrl-C ends it)"
-    app = make_app(served, token, lambda: print(escape_controls(line), flush=True))
+    app = make_app(served, token, lambda: None if number else print(escape_controls(line), flush=True))
     config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
     # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from classify.cli import main
@@ -217,6 +218,41 @@ def test_sighup_loads_the_folder_again(finished: Path, tmp_path: Path) -> None:
         assert asking.result(timeout=60) > 0, "each was answered"
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
+def test_workers_share_the_port_and_end_together(finished: Path) -> None:
+    with serve(finished, "--workers", "2") as server:
+        children = psutil.Process(server.process.pid).children()
+        assert len(children) == 2
+        assert {len(child.cpu_affinity()) for child in children} == {len(os.sched_getaffinity(0)) // 2}
+        with ThreadPoolExecutor(8) as clients:
+            assert len(list(clients.map(server.predict, [["my card"]] * 40))) == 40
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=20) == 0
+        assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
+def test_a_worker_that_dies_ends_all(finished: Path) -> None:
+    with serve(finished, "--workers", "2") as server:
+        children = psutil.Process(server.process.pid).children()
+        children[0].kill()
+        assert server.process.wait(timeout=20) == 1
+        assert server.process.stderr is not None
+        assert server.process.stderr.readline() == "error: a worker ended with -9\n"
+        assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
+def test_workers_say_why_they_cannot_start(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(finished, folder)
+    (folder / "tokenizer.json").write_text("{")
+    command = [sys.executable, "-m", "classify", "serve", "--model", str(folder), "--port", "0", "--workers", "2"]
+    done = subprocess.run(command, env=unlaunched(), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "tokenizer.json or tokenizer_config.json cannot be read" in done.stderr
+
+
 def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 0
@@ -235,6 +271,7 @@ def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Pa
         (["--port", "{taken}"], "the port is in use"),
         (["--max-wait-ms", "-1"], "--max-wait-ms"),
         (["--token-file", "/nowhere"], "cannot be read"),
+        (["--workers", "9999"], "this process may use"),
         (["--model", "/nowhere"], "no such folder"),
     ],
 )
