@@ -29,8 +29,8 @@ _CHARACTERS_PER_TOKEN = 4
 # Bytes that clipping and AdamW move per trained weight: gradients are read twice, weight and two moments read, written.
 _UPDATE_BYTES = 36
 # How often a step moves the activations that it keeps, and how many kernels a layer starts; a forward pass a third of
-# both. Fitted to steps of BERT models of 6 and 12 layers.
-_MOVES, _KERNELS = 4, 150
+# both. Fitted to bf16 steps of a CPU, of 7 layers and 384 wide, and to those of a GPU in benchmarks/RESULTS.md.
+_MOVES, _KERNELS = 18, 150
 # Each rate is measured on products of this many tokens, and on a copy of this many floats, this often.
 _TOKENS, _FLOATS, _REPEATS = 512, 1 << 24, 5
 
