@@ -31,6 +31,7 @@ pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 # The texts that docs/deploy.md shows.
 SHOWN = ["PIN is blocked", "where is my parcel?"]
 STEPS = {"num_train_epochs": 1.0, "folds": 0}
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def compare(run: Path, exported: Path, texts: list[Any]) -> float:
         return float(np.abs(one.probabilities(texts) - other.probabilities(texts)).max())
 
 
-@pytest.mark.parametrize("case", ["pair", "joined", "lists", "scores"])
+@pytest.mark.parametrize("case", ["lists", *(pytest.param(case, marks=SLOW) for case in ("pair", "joined", "scores"))])
 def test_every_task_predicts_the_same(case: str, model_folder: Path, tmp_path: Path) -> None:
     table = CASES[case].write(tmp_path / "my.csv")
     run = train(make_config(model_folder, table, tmp_path / "run", **STEPS, **CASES[case].options))
@@ -67,7 +68,7 @@ def test_every_task_predicts_the_same(case: str, model_folder: Path, tmp_path: P
                     assert second[name] == first[name]
 
 
-@pytest.mark.parametrize("policy", ["truncate", "head-tail", "chunks"])
+@pytest.mark.parametrize("policy", ["chunks", *(pytest.param(name, marks=SLOW) for name in ("truncate", "head-tail"))])
 def test_long_texts_are_cut_as_in_training(policy: str, model_folder: Path, table: Path, tmp_path: Path) -> None:
     run = train(make_config(model_folder, table, tmp_path / "run", **STEPS, max_length=8, long_texts=policy))
     assert main(["export", "--model", str(run)]) == 0
@@ -195,6 +196,7 @@ def test_eight_bits(finished: Path, table: Path, tmp_path: Path) -> None:
     assert 1e-6 < compare(finished, finished / "onnx-int8", texts) < 0.1
 
 
+@pytest.mark.slow
 def test_kinds_of_layers_that_change_predictions_stay_in_fp32(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_bad_requests_get_one_clear_answer(server: Server, body: Any, status: in
     assert server.predict(["it still answers"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["pair", "lists", "scores"])
 def test_other_tasks(case: str, model_folder: Path, tmp_path: Path) -> None:
     table = CASES[case].write(tmp_path / "my.csv")
@@ -193,6 +194,7 @@ def test_sigterm_answers_what_it_has_and_ends_with_0(finished: Path) -> None:
         assert server.process.wait(timeout=15) == 0
 
 
+@pytest.mark.slow
 def test_sighup_loads_the_folder_again(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "served"
     shutil.copytree(finished, folder)
@@ -218,6 +220,7 @@ def test_sighup_loads_the_folder_again(finished: Path, tmp_path: Path) -> None:
         assert asking.result(timeout=60) > 0, "each was answered"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
 def test_workers_share_the_port_and_end_together(finished: Path) -> None:
     with serve(finished, "--workers", "2") as server:
@@ -231,6 +234,7 @@ def test_workers_share_the_port_and_end_together(finished: Path) -> None:
         assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
 def test_a_worker_that_dies_ends_all(finished: Path) -> None:
     with serve(finished, "--workers", "2") as server:
@@ -242,6 +246,7 @@ def test_a_worker_that_dies_ends_all(finished: Path) -> None:
         assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
 def test_workers_say_why_they_cannot_start(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "damaged"
@@ -253,6 +258,7 @@ def test_workers_say_why_they_cannot_start(finished: Path, tmp_path: Path) -> No
     assert "tokenizer.json or tokenizer_config.json cannot be read" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 0
