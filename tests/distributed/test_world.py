@@ -111,7 +111,7 @@ def test_a_run_that_fails_says_so_to_the_process_group(
     original = World.close
     monkeypatch.setattr(World, "close", lambda self, error=None: closed.append(error) or original(self, error))
     fault = ValueError("broken")
-    for name in ("classify.training.setup.load_classifier", "classify.training.trainer.Trainer.train_step"):
+    for name in ("classify.training.setup.load_for_training", "classify.training.trainer.Trainer.train_step"):
         with monkeypatch.context() as patch:
             patch.setattr(name, lambda *_, **__: (_ for _ in ()).throw(fault))
             with pytest.raises(ValueError, match="broken"):

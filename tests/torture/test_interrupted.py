@@ -84,7 +84,7 @@ def temporaries(folder: Path) -> list[Path]:
     [
         ("classify.training.setup.load_tokenizer", None),
         ("classify.data.tokenize._write", None),
-        ("classify.training.setup.load_classifier", None),
+        ("classify.training.setup.load_for_training", None),
         ("classify.training.run.make_record", set()),
         ("classify.training.stages.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}),
         ("classify.tasks.base.fit_baseline", FILES - {"tensorboard", "evaluation.parquet", "metrics.json"}),
