@@ -28,7 +28,7 @@ from classify.data.tokenize import (
     tokenize_columns,
 )
 from classify.distributed.batch_norm import describe_synchronization
-from classify.distributed.memory import out_of_memory
+from classify.distributed.memory import attempt, out_of_memory, release_cache
 from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
@@ -239,7 +239,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         found = [data.decision, *_list_decisions(classifier, packing_reason, world, training.train_batch_size)]
         found += [placing] if placing is not None else []
         if checkpoint is None:
-            found.append(_estimate_time(inputs, world, data, classifier.precision))
+            found += _estimate_time(inputs, world, data, classifier.precision)
         if not output.is_writer:
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
@@ -249,13 +249,22 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         yield context
 
 
-def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precision: Precision) -> Finding:
-    """Describe how long the run will take, and how long a faster one."""
-    expected = estimate(inputs, world, data.of(inputs.splits.train).mean_length, precision)
+def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precision: Precision) -> list[Finding]:
+    """Describe how long the run will take, and how long a faster one.
+
+    Nothing where the device has no memory left to measure with, or executes lazily, so that it would compile first.
+    """
+    length = data.of(inputs.splits.train).mean_length
+    if world.accelerator.lazy_execution:
+        return []
+    expected, _ = attempt(lambda: estimate(inputs, world, length, precision), world.device)
+    release_cache(world.device)
+    if expected is None:
+        return []
     about = f"about {format_seconds(expected.total_seconds)}"
     if inputs.config.training.epochs or inputs.config.training.contrastive_steps:
         about += f", {format_seconds(expected.fast_seconds)} with --preset fast"
-    return decided("time", about, f"estimated: {list_seconds(expected.seconds)}", "--max-minutes", True)
+    return [decided("time", about, f"estimated: {list_seconds(expected.seconds)}", "--max-minutes", True)]
 
 
 def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:

@@ -188,7 +188,7 @@ def test_words_that_cannot_be_found_cost_no_report(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("classify.prediction.predictor.load_classifier", fail)
+    monkeypatch.setattr("classify.prediction.pytorch.load", fail)
     assert main(train_words(table, model_folder, tmp_path / "out")) == 0
     assert "explanations.json is not written (MemoryError: no room)" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").exists()
