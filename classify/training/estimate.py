@@ -31,8 +31,9 @@ _UPDATE_BYTES = 36
 # How often a step moves the activations that it keeps, and how many kernels a layer starts; a forward pass a third of
 # both. Fitted to bf16 steps of a CPU, of 7 layers and 384 wide, and to those of a GPU in benchmarks/RESULTS.md.
 _MOVES, _KERNELS = 18, 150
-# Each rate is measured on products of this many tokens, and on a copy of this many floats, this often.
-_TOKENS, _FLOATS, _REPEATS = 512, 1 << 24, 5
+# Each rate is measured this often, on products of up to this many tokens, and on a copy of as many floats as there are
+# trained weights, up to this number: AdamW's moments will take the same memory.
+_REPEATS, _TOKENS, _FLOATS = 5, 512, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class _Run:
         self.trained, self.frozen = _count_weights(inputs)
         self.layers = (memory_estimate.layer_count(self.config) or 1) + inputs.model.added_layers
         self.width = memory_estimate.read_hidden_size(self.config)
-        self.rates = measure_rates(world.device, self.width, self.precision.half_dtype or torch.float32)
+        weights = max(self.trained, 4 * self.width)
+        self.rates = measure_rates(world.device, self.width, self.precision.half_dtype or torch.float32, weights)
 
     @functools.cached_property
     def memory(self) -> memory_estimate.Need:
@@ -140,16 +142,21 @@ class _Run:
         return max(computed, self.layers * _KERNELS / 3 * self.rates.launch)
 
 
-def measure_rates(device: torch.device, width: int, dtype: torch.dtype) -> Rates:
-    """Measure a device in a tenth of a second: products of `width`, a copy, and an operation on one number."""
-    inputs = torch.ones(_TOKENS, width, dtype=dtype, device=device)
+def measure_rates(device: torch.device, width: int, dtype: torch.dtype, weights: int) -> Rates:
+    """Measure a device in a tenth of a second: products of `width`, a copy, and an operation on one number.
+
+    Takes no more memory than the moments of `weights` weights.
+    """
+    floats = min(weights, _FLOATS)
+    tokens = max(1, min(_TOKENS, floats // (8 * width)))
+    inputs = torch.ones(tokens, width, dtype=dtype, device=device)
     weight = torch.ones(4 * width, width, dtype=dtype, device=device)
-    source, one = torch.ones(_FLOATS, device=device), torch.ones(1, device=device)
+    source, one = torch.ones(floats, device=device), torch.ones(1, device=device)
     target = torch.empty_like(source)
     product = _median_seconds(lambda: torch.nn.functional.linear(inputs, weight), device)
     copied = _median_seconds(lambda: target.copy_(source), device)
     launched = _median_seconds(lambda: [one.add_(1) for _ in range(100)], device) / 100
-    return Rates(8 * _TOKENS * width**2 / product, 8 * _FLOATS / copied, launched)
+    return Rates(8 * tokens * width**2 / product, 8 * floats / copied, launched)
 
 
 def _median_seconds(compute: Callable[[], object], device: torch.device) -> float:

@@ -69,7 +69,7 @@ def test_weights_are_counted_from_the_names_in_the_file(
 
 
 def test_rates_of_this_device_are_measured() -> None:
-    rates = estimate.measure_rates(torch.device("cpu"), 64, torch.float32)
+    rates = estimate.measure_rates(torch.device("cpu"), 64, torch.float32, 100_000)
     assert rates.operations > 1e6
     assert rates.bytes > 1e6
     assert 0 < rates.launch < 1
