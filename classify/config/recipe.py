@@ -16,7 +16,7 @@ _WIDE, _LORA = 512, 10
 _CONTRASTIVE_MAX_ROWS, _CONTRASTIVE_STEPS = 4_000, 100
 FEW_ROWS = 300
 # Contrastive steps, batch size and learning rate of narrow encoders between these: as good as twice the steps with half
-# the batch size and 5e-5, in 0.7 of the time.
+# the batch size and 5e-5, in 0.75 of the time.
 _SHORT_STEPS, _SHORT_BATCH, _SHORT_RATE = 50, 16, 7e-5
 # Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12

@@ -30,7 +30,7 @@ _CHARACTERS_PER_TOKEN = 4
 _UPDATE_BYTES = 36
 # How often a step moves the activations that it keeps, and how many kernels a layer starts; a forward pass a third of
 # both. Fitted to bf16 steps of a CPU, of 7 layers and 384 wide, and to those of a GPU in benchmarks/RESULTS.md.
-_MOVES, _KERNELS = 18, 150
+_MOVES, _KERNELS = 30, 150
 # Each rate is measured this often, on products of up to this many tokens, and on a copy of as many floats as there are
 # trained weights, up to this number: AdamW's moments will take the same memory.
 _REPEATS, _TOKENS, _FLOATS = 5, 512, 1 << 24
