@@ -347,6 +347,8 @@ def test_the_page_in_a_browser(server: Server) -> None:
             while time.monotonic() < deadline and not browser.find_element("id", "words").text:
                 time.sleep(0.1)
             assert "card" in browser.find_element("id", "classes").text
+            assert not browser.find_element("id", "pair").is_displayed(), "the model takes one text"
+            assert not browser.find_element("id", "token").is_displayed()
             assert "stolen" in browser.find_element("id", "words").text
             assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         browser.find_element("id", "text").clear()
