@@ -25,7 +25,7 @@ $(VENV)/installed-test: $(VENV)/installed
 	touch $@
 
 $(VENV)/installed-lint: $(VENV)/installed
-	$(PIP) -e '.[tensorboard,lint]'
+	$(PIP) -e '.[tensorboard,lora,export,serve,lint]'
 	touch $@
 
 run: $(VENV)/installed
