@@ -77,6 +77,7 @@ lint: $(VENV)/installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/hadolint configs/serve/Dockerfile
 	@# Launchers' variables and ranks are read where the process group is made and nowhere else.
 	@! grep -rnE 'LOCAL_RANK|get_rank|rank *[!=]= *|SLURM_|OMPI_|"RANK"|"WORLD_SIZE"' classify --include='*.py' \
 		--exclude-dir=launch
