@@ -20,8 +20,8 @@ FEW_ROWS = 300
 _SHORT_STEPS, _SHORT_BATCH, _SHORT_RATE = 50, 16, 7e-5
 # Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
-# Rows of a contrastive step: 32, fewer with more tokens than these, but at least 8.
-CONTRASTIVE_ROWS, CONTRASTIVE_TOKENS, CONTRASTIVE_LEAST_ROWS = 32, 8_192, 8
+# Rows of a contrastive step, and the first tokens of each that it sees.
+CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH = 32, 128
 _CHARACTERS_PER_TOKEN = 4
 # Changes of each preset to the recipe: "fast" trains only a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {"fast": {"num_train_epochs": 0, "contrastive_steps": 0}, "default": {}}
@@ -70,15 +70,10 @@ def choose_recipe(
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
 
 
-def contrastive_rows(length: float) -> int:
-    """Return the rows of a contrastive step, for texts of `length` tokens on average."""
-    return int(min(max(CONTRASTIVE_TOKENS / length, CONTRASTIVE_LEAST_ROWS), CONTRASTIVE_ROWS))
-
-
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
     """Return whether the contrastive steps of all folds would be slow, for an encoder and texts of that mean length.
 
     Counts multiply-adds, not seconds, so that all machines choose the same folds.
     """
-    tokens = min(CONTRASTIVE_ROWS * characters / _CHARACTERS_PER_TOKEN, CONTRASTIVE_TOKENS)
+    tokens = CONTRASTIVE_ROWS * min(characters / _CHARACTERS_PER_TOKEN, CONTRASTIVE_LENGTH)
     return FOLDS * _CONTRASTIVE_STEPS * tokens * 12 * layers * width**2 > _MULTIPLICATIONS

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import normalize
 
-from classify.config.recipe import contrastive_rows
+from classify.config.recipe import CONTRASTIVE_LENGTH, CONTRASTIVE_ROWS
 from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt, release_cache
@@ -85,7 +85,7 @@ def contrastive_warmup(
     trainer = ContrastiveTrainer(strategy, data, task)
     stratify_by = task.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
-    rows = contrastive_rows(trainer.data.tokens.lengths(data.rows).mean())
+    rows = CONTRASTIVE_ROWS
     strategy.module.train()
     step = total_rows = 0
     planned, first = steps, 0.0
@@ -122,8 +122,8 @@ class ContrastiveTrainer:
     """Steps on pairs of rows, through a strategy."""
 
     def __init__(self, strategy: Strategy, data: TokenizedSplit, task: Task):
-        # The first sequence of each text suffices, and all pairs of a step are in memory at once.
-        self.data = replace(data, tokens=data.tokens.cut(data.tokens.max_length))
+        # The start of each text suffices, and all pairs of a step are in memory at once.
+        self.data = replace(data, tokens=data.tokens.cut(min(data.tokens.max_length, CONTRASTIVE_LENGTH)))
         self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())
 

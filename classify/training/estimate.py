@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from classify.config.recipe import contrastive_rows
+from classify.config.recipe import CONTRASTIVE_LENGTH, CONTRASTIVE_ROWS
 from classify.data.tokenize import DEFAULT_LIMIT
 from classify.distributed.world import World
 from classify.modeling import memory_estimate
@@ -79,7 +79,7 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
     limit = row_limit(classes, is_final=not training.epochs)
     tested = len(splits.test) if splits.test else 0
     scorings = 1 if splits.num_folds else math.ceil(training.epochs) + probed
-    pairs = (training.contrastive_steps or 0) * run.step_seconds(contrastive_rows(length))
+    pairs = (training.contrastive_steps or 0) * run.step_seconds(CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH)
     seconds = {
         "contrastive steps": trainings * pairs,
         "head": trainings * run.pass_seconds(min(limit, rows)) if probed else 0.0,
@@ -127,17 +127,18 @@ class _Run:
             checkpointing=training.gradient_checkpointing,
         ).divide(self.devices, *spec.splits)
 
-    def step_seconds(self, rows: float) -> float:
+    def step_seconds(self, rows: float, most: float = math.inf) -> float:
         """Estimate an optimizer step on `rows` rows; a backward pass takes as long as two forward passes."""
-        return 3 * self.pass_seconds(rows) + self.trained * _UPDATE_BYTES / self.rates.bytes
+        return 3 * self.pass_seconds(rows, most) + self.trained * _UPDATE_BYTES / self.rates.bytes
 
-    def pass_seconds(self, rows: float) -> float:
-        """Estimate a forward pass."""
-        tokens = rows * self.length / self.devices
+    def pass_seconds(self, rows: float, most: float = math.inf) -> float:
+        """Estimate a forward pass on `rows` rows, cut at `most` tokens."""
+        length = min(self.length, most)
+        tokens = rows * length / self.devices
         weights = 4 * self.width**2 + 2 * self.width * memory_estimate.read_inner_size(self.config)
-        operations = self.layers * tokens * (2 * weights + 4 * self.width * self.length)
+        operations = self.layers * tokens * (2 * weights + 4 * self.width * length)
         half = self.precision.half_dtype is not None
-        kept = self.layers * memory_estimate.layer_activations(self.config, tokens, self.length, half)
+        kept = self.layers * memory_estimate.layer_activations(self.config, tokens, length, half)
         computed = operations / self.rates.operations + _MOVES / 3 * kept / self.rates.bytes
         return max(computed, self.layers * _KERNELS / 3 * self.rates.launch)
 
