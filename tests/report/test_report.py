@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from scipy.stats import binomtest
 
 from classify.cli import main
+from classify.commands import load_command
 from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.page import write_report
@@ -71,6 +73,17 @@ def test_it_says_what_the_metrics_say(run: Path) -> None:
     assert len(text) < 1 << 20
     pair = trained_texts(read_settings(str(run))).pair is not None
     assert ('("a text", "another")' in page.text) == ('"text_pair": "another"' in page.text) == pair
+
+
+def test_its_commands_are_those_of_the_program(run: Path) -> None:
+    lines = re.findall(r"^classify ([a-z]+ --model .*)$", Page(write_report(run).read_text()).text, re.MULTILINE)
+    names = {line.split()[0] for line in lines}
+    assert names >= {"predict", "evaluate", "serve", "export"}
+    for line in lines:
+        name, *flags = shlex.split(line)
+        options, unknown = load_command(name).make_parser(f"classify {name}").parse_known_args(flags)
+        assert not unknown
+        assert options.model == str(run)
 
 
 def test_nothing_is_requested_and_the_policy_allows_only_what_is_there(run: Path) -> None:
