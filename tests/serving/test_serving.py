@@ -28,7 +28,7 @@ from classify.prediction.predictor import load_classifier
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.browser import start_browser
-from tests.support.processes import unlaunched
+from tests.support.processes import ROOT, unlaunched
 from tests.support.runs import make_config
 from tests.support.tasks import CASES
 
@@ -41,11 +41,13 @@ STEPS = {"num_train_epochs": 1.0, "folds": 0}
 class Server:
     """A running server; its answers as (status, JSON)."""
 
-    def __init__(self, process: subprocess.Popen[str]):
+    def __init__(self, process: subprocess.Popen[str], port: int | None = None):
         self.process = process
-        line = process.stdout.readline() if process.stdout else ""
-        assert line.startswith("serving: http://127.0.0.1:"), line
-        self.port = int(line.split(":")[3].split("/")[0])
+        if port is None:
+            line = process.stdout.readline() if process.stdout else ""
+            assert line.startswith("serving: http://127.0.0.1:"), line
+            port = int(line.split(":")[3].split("/")[0])
+        self.port = port
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -259,6 +261,40 @@ def test_workers_say_why_they_cannot_start(finished: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("exported", [False, True], ids=["folder", "export"])
+def test_workers_of_gunicorn_answer(exported: bool, finished: Path, tmp_path: Path) -> None:
+    """They are forked from a process that has loaded the model."""
+    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
+    folder = tmp_path / "onnx" if exported else finished
+    if exported:
+        assert main(["export", "--model", str(finished), "--out", str(folder)]) == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-m", "gunicorn", "--preload", "--worker-class", "uvicorn_worker.UvicornWorker"]
+    command += ["--workers", "2", "--bind", f"127.0.0.1:{port}", "--chdir", str(ROOT / "configs" / "serve")]
+    environment = {**unlaunched(), "CLASSIFY_MODEL": str(folder.absolute())}
+    process = subprocess.Popen([*command, "server:app"], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr or ():
+            if "Application startup complete" in line or "Booting worker" in line:
+                break
+        server = Server(process, port)
+        texts = [text for text, _ in tiny.table_rows(200)]
+        with ThreadPoolExecutor(8) as clients:
+            answers = list(clients.map(server.predict, [texts] * 8))
+        assert all(answer == answers[0] for answer in answers)
+        with load_classifier(str(folder), use_cpu=True) as predictor:
+            expected = predictor.task.values(predictor.task.decide(predictor.probabilities(texts)))
+        assert [one["prediction"] for one in answers[0]] == list(expected)
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
 def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 0

@@ -1,0 +1,14 @@
+"""The server as an application of gunicorn, which loads the model once and then forks its workers.
+
+pip install gunicorn uvicorn-worker
+CLASSIFY_MODEL=runs/my-1 gunicorn --preload --worker-class uvicorn_worker.UvicornWorker --workers 2 \
+    --bind 127.0.0.1:8000 --chdir configs/serve server:app
+"""
+
+import os
+
+from classify.prediction.predictor import load_classifier
+from classify.serving.app import Served, make_app
+
+MODEL, TOKEN = os.environ["CLASSIFY_MODEL"], os.environ.get("CLASSIFY_TOKEN")
+app = make_app(Served(lambda: load_classifier(MODEL, use_cpu=True), wait=0.005), TOKEN)
