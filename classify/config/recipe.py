@@ -12,12 +12,13 @@ _ROWS, _MOST_EPOCHS = 1_500, 20
 _ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
 # Wider encoders take smaller steps, LoRA's matrices larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
 _WIDE, _LORA = 512, 10
-# Rows below which contrastive steps come first, and their number; rows below which they replace epochs.
+# Rows below which contrastive steps come first, and their number; rows below which they replace epochs, and the steps
+# that each row gets then, between the two numbers.
 _CONTRASTIVE_MAX_ROWS, _CONTRASTIVE_STEPS = 4_000, 100
-FEW_ROWS = 300
-# Contrastive steps, batch size and learning rate of narrow encoders between these: as good as twice the steps with half
-# the batch size and 5e-5, in 0.75 of the time.
-_SHORT_STEPS, _SHORT_BATCH, _SHORT_RATE = 50, 16, 7e-5
+FEW_ROWS, _STEPS_PER_ROW, _SHORT_STEPS = 300, 2, 50
+# Batch size and learning rate of narrow encoders between these, with the smaller number of contrastive steps: as good
+# as twice the steps with half the batch size and 5e-5, in 0.75 of the time.
+_SHORT_BATCH, _SHORT_RATE = 16, 7e-5
 # Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
 # Rows of a contrastive step, and the first tokens of each that it sees.
@@ -60,11 +61,14 @@ def choose_recipe(
         epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
         recipe = Recipe(batch, epochs, rate)
     else:
-        few = (rows if labelled is None else labelled) < FEW_ROWS
+        labelled = rows if labelled is None else labelled
         if rows >= _CONTRASTIVE_MAX_ROWS:
             recipe = Recipe(batch, _EPOCHS, rate)
-        elif few or width > _WIDE or lora:
-            recipe = Recipe(batch, 0 if few else _EPOCHS, rate, _CONTRASTIVE_STEPS)
+        elif labelled < FEW_ROWS:
+            steps = min(_CONTRASTIVE_STEPS, max(_SHORT_STEPS, _STEPS_PER_ROW * labelled))
+            recipe = Recipe(batch, 0, rate, steps)
+        elif width > _WIDE or lora:
+            recipe = Recipe(batch, _EPOCHS, rate, _CONTRASTIVE_STEPS)
         else:
             recipe = Recipe(_SHORT_BATCH, _EPOCHS, _SHORT_RATE, _SHORT_STEPS)
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]

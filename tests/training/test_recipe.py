@@ -29,6 +29,7 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
             assert fewer.num_train_epochs * fewer.learning_rate >= more.num_train_epochs * more.learning_rate
             assert fewer.batch_size <= more.batch_size
     assert choose_recipe(299, 384) == Recipe(8, 0, 5e-5, 100)
+    assert [choose_recipe(rows, 384).contrastive_steps for rows in (8, 25, 40, 50, 60)] == [50, 50, 80, 100, 100]
     assert choose_recipe(240, 384, labelled=300) == choose_recipe(3_999, 384) == Recipe(16, 3, 7e-5, 50)
     assert choose_recipe(2_000, 768) == Recipe(8, 3, 3e-5, 100), "measured with narrow encoders only"
     assert choose_recipe(4_000, 384) == choose_recipe(4_000, 384, contrastive=False) == Recipe(16, 3, 5e-5, 0)
