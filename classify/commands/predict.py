@@ -48,6 +48,12 @@ def make_parser(program: str) -> Parser:
         help="add the column accepted, with a confidence at which held-out rows of the run show this precision (lower "
         "bound of its 95 %% interval)",
     )
+    parser.add_argument(
+        "--coverage",
+        metavar="FLOAT",
+        help="add the labels among which the right one is for this share of rows, or the ends of such an interval of "
+        "scores; from held-out rows of the run (conformal prediction)",
+    )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.add_argument("--nproc", metavar="INT", help="processes that share the rows (gpu: one per GPU)")
@@ -100,6 +106,7 @@ def _check_text(options: argparse.Namespace) -> None:
         "out",
         "min_confidence",
         "min_precision",
+        "coverage",
         "overwrite",
         "resume",
         "excel_safe",
@@ -145,7 +152,7 @@ def _predict_lines(options: argparse.Namespace) -> int:
     from classify.prediction.standard_input import read_batches
 
     with forward_prediction_errors(use_cpu=options.cpu):
-        columns, note = _columns(options)
+        columns, found = _columns(options)
         reading = flags.read_options(options)
         batches = read_batches(read_settings(options.model), options.text_column, options.text_pair_column, reading)
         first = next(batches)
@@ -155,7 +162,7 @@ def _predict_lines(options: argparse.Namespace) -> int:
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         rows, notes = predict_batches(predictor, itertools.chain([first], batches), columns)
     if not options.quiet:
-        lines = [f"-: {rows:,} rows", *(f"note: {text}" for text in [*([note] if note else []), *notes])]
+        lines = [f"-: {rows:,} rows", *(f"note: {text}" for text in [*found, *notes])]
         print(escape_controls("\n".join(lines)), file=sys.stderr)
     return 0
 
@@ -164,7 +171,7 @@ def _predict_table(options: argparse.Namespace) -> int:
     from classify.prediction.inputs import check_prediction, partial_path
 
     with forward_prediction_errors(use_cpu=options.cpu):
-        columns, note = _columns(options)
+        columns, found = _columns(options)
         table, texts = check_prediction(
             options.model,
             options.data,
@@ -190,37 +197,44 @@ def _predict_table(options: argparse.Namespace) -> int:
         rate = f"{len(table) / seconds:.0f} rows/s"
         print(escape_controls(describe_table(table, texts)), file=file)
         print(escape_controls(f"{options.out}: {len(table):,} rows, {rate}"), file=file)
-        for line in [*([note] if note else []), *notes]:
+        for line in [*found, *notes]:
             print(f"note: {escape_controls(line)}", file=file)
     return 0
 
 
-def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, str | None]:
-    """Return the columns to add to each row, and a note on the required confidence."""
+def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]:
+    """Return the columns to add to each row, and notes on what was required of them."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
     from classify.prediction.columns import PredictionColumns
-    from classify.prediction.thresholds import find_confidence
+    from classify.prediction.thresholds import find_confidence, find_set_limit
     from classify.tasks.registry import trained_task
 
     task = trained_task(options.model)
     if options.min_confidence is not None and options.min_precision is not None:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
-    confidence, note = None, None
+    confidence, limit, found = None, None, list[str]()
     if options.min_confidence is not None:
         confidence = flags.probability(options.min_confidence, "--min-confidence")
     if options.min_precision is not None:
         precision = flags.probability(options.min_precision, "--min-precision")
         threshold = find_confidence(options.model, task, precision)
         confidence = threshold.confidence
-        note = (
+        found.append(
             f"accepted: confidence at least {confidence:.3f}; {threshold.accepted} of the run's {threshold.rows} "
             f"held-out rows reach it, and {threshold.right} of these are predicted correctly"
+        )
+    if options.coverage is not None:
+        coverage = flags.probability(options.coverage, "--coverage")
+        limit, rows = find_set_limit(options.model, task, coverage)
+        found.append(
+            f"{', '.join(task.set_columns)}: right for {coverage:g} of rows like the {rows} held-out ones of the run"
         )
     columns = PredictionColumns(
         task,
         None if options.top_k is None else flags.count(options.top_k, "--top-k"),
         confidence,
+        limit,
         FOR_EXCEL if options.excel_safe and not options.exact else EXACT,
         options.excel_safe,
     )
-    return columns, note
+    return columns, found

@@ -20,6 +20,8 @@ FOLD_COLUMN = "fold"
 EXACT, FOR_EXCEL = ".8g", ".4f"
 # The added columns of other names hold numbers.
 _TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
+# Between the labels of a cell.
+JOIN = "|"
 _BLOCK = 4096
 
 

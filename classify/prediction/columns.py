@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,8 @@ class PredictionColumns:
     """Format the probabilities of a row as cells.
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
-    that says whether the confidence reaches it. `digits` is the format of numbers; `for_excel`: see `TableWriter`.
+    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Task.set_fields`).
+    `digits` is the format of numbers; `for_excel`: see `TableWriter`.
 
     Raises InputError where the task has no labels to rank, or no confidence.
     """
@@ -29,6 +31,7 @@ class PredictionColumns:
     task: Task
     top_k: int | None = None
     min_confidence: float | None = None
+    set_limit: float | None = None
     digits: str = EXACT
     for_excel: bool = False
 
@@ -46,7 +49,8 @@ class PredictionColumns:
     def names(self) -> list[str]:
         places = range(1, (self.top_k or 0) + 1)
         ranked = [name for place in places for name in (f"label_{place}", f"prob_{place}")]
-        return [*self._kept, *ranked, *([ACCEPTED] if self.min_confidence is not None else [])]
+        sets = self.task.set_columns if self.set_limit is not None else ()
+        return [*self._kept, *ranked, *([ACCEPTED] if self.min_confidence is not None else []), *sets]
 
     @property
     def _kept(self) -> list[str]:
@@ -61,10 +65,13 @@ class PredictionColumns:
         best: npt.NDArray[Any] = np.empty((len(probabilities), 0), dtype=np.int64)
         if self.top_k is not None:
             best = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.top_k]
-        for row, fields, places in zip(probabilities, all_fields, best.tolist(), strict=True):
+        sets: Iterator[list[str]] = itertools.repeat([], len(probabilities))
+        if self.set_limit is not None:
+            sets = self.task.set_fields(probabilities, self.set_limit, self.digits)
+        for row, fields, places, members in zip(probabilities, all_fields, best.tolist(), sets, strict=True):
             cells = fields[:kept]
             for place in places:
                 cells += [self.task.labels[place], f"{row[place]:{self.digits}}"]
             if self.min_confidence is not None:
                 cells.append("true" if row.max() >= self.min_confidence else "false")
-            yield cells
+            yield [*cells, *members]

@@ -1,4 +1,4 @@
-"""Find the confidence that a required precision needs, on the held-out rows of a run."""
+"""Find what a required precision, or coverage, needs, on the held-out rows of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from classify.errors import InputError
 from classify.evaluation.automation import Threshold, find_threshold
+from classify.evaluation.conformal import find_limit
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.tasks.base import Task
 
@@ -16,10 +17,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
     """Return the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
     if not task.has_confidence:
         raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
-    try:
-        rows = ScoredRows.read(Path(folder))
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--min-precision: {folder}/{FILE} cannot be read ({error}); give --min-confidence.") from None
+    rows = _read_rows(folder, "--min-precision")
     probabilities = task.probabilities(rows.logits)
     confidence = probabilities.max(axis=1)
     right = (task.decide(probabilities) == rows.targets).astype(np.float64)
@@ -35,3 +33,29 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
             f"confidence (lower bound of the 95 % interval). The highest is {reached}; give that, or --min-confidence."
         )
     return threshold
+
+
+def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int]:
+    """Return the limit of sets that hold the right answer in a share `coverage` of rows, and the rows that show it.
+
+    Raises InputError where the task has no sets, or there are too few rows.
+    """
+    if not task.set_columns:
+        raise InputError("--coverage: the model predicts several labels a row, which are a set already; drop the flag.")
+    rows = _read_rows(folder, "--coverage")
+    limit = find_limit(task.misfit(task.probabilities(rows.logits), rows.targets), coverage)
+    if limit is None:
+        count = len(rows.targets)
+        raise InputError(
+            f"--coverage {coverage:g}: {count} held-out rows of {folder} show at most {count / (count + 1):.3g}; give "
+            "that or less."
+        )
+    return limit, len(rows.targets)
+
+
+def _read_rows(folder: str, flag: str) -> ScoredRows:
+    """Return the held-out rows of a run. Raises InputError where there are none."""
+    try:
+        return ScoredRows.read(Path(folder))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{flag}: {folder}/{FILE} cannot be read ({error}); drop the flag.") from None

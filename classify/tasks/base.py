@@ -56,6 +56,7 @@ class Task(LabelEncoder):
     has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
     has_thresholds: ClassVar[bool] = False  # `finalize` chooses thresholds by the scores of the rows it gets
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
+    set_columns: ClassVar[tuple[str, ...]] = ()  # that `set_fields` fills; () where predictions have no sets
     row_metric: ClassVar[str]  # the mean of `row_scores`, by which models are compared row by row
     sections: ClassVar[tuple[str, ...]]  # of report.html in their order, by their names in `report.sections`
 
@@ -210,6 +211,16 @@ class Task(LabelEncoder):
         """Fit and score a linear model on TF-IDF. Raises ValueError if the training texts have no words."""
         model, stratify_by = self.linear_model(train_targets, seed), self.stratify_by(train_targets)
         return fit_baseline(model, train_texts, train_targets, stratify_by, texts, targets, seed, self.metrics)
+
+    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+        """Return how badly each row's target fits its prediction (rows,), lower is better. With `set_columns` only."""
+        raise NotImplementedError
+
+    def set_fields(
+        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
+    ) -> Iterator[list[str]]:
+        """Yield the cells of `set_columns`, row by row: all answers whose `misfit` is at most `limit`."""
+        raise NotImplementedError
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:

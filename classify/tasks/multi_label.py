@@ -20,7 +20,7 @@ from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
-from classify.evaluation.predictions_file import EXACT
+from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided, note
 from classify.tables.decide import Answer, Doubt, DoubtError
 from classify.tables.label_lists import (
@@ -57,8 +57,6 @@ _NO_ROW = 255
 _CHOOSING_LABELS = 4
 # Largest weight of a label's rows under --class-weights balanced.
 _MOST_WEIGHT = 100.0
-# Between the predicted labels of a row.
-_JOIN = "|"
 
 
 class MultiLabel(Task):
@@ -88,7 +86,7 @@ class MultiLabel(Task):
         self,
         labels: Sequence[str],
         classes: ClassNames | None = None,
-        separator: str | None = _JOIN,
+        separator: str | None = JOIN,
         thresholds: npt.NDArray[np.float64] | None = None,
         *,
         empty_is_labelled: bool = True,
@@ -104,7 +102,7 @@ class MultiLabel(Task):
         column, config, path = tables.columns.label, tables.config, tables.train.path
         separator: str | None = COLUMN_SEPARATOR
         if len(tables.columns.labels) == 1:
-            separator = find_separator(tables, count_cells(tables)) or _JOIN
+            separator = find_separator(tables, count_cells(tables)) or JOIN
         classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
         if len(tables.train) < MIN_ROWS:
@@ -168,7 +166,7 @@ class MultiLabel(Task):
             cells = Counter(value_counts(table, column))
             cells.pop("", None)
             answer = choose_separator(cells, {*self.labels, *self._classes.names})
-            separator = (answer.value if isinstance(answer, Answer) else None) or _JOIN
+            separator = (answer.value if isinstance(answer, Answer) else None) or JOIN
         counts = _count_labels(table, column, separator)
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
         return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
@@ -178,9 +176,9 @@ class MultiLabel(Task):
         why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
         task = decided("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         findings = [task, *self._classes.findings()]
-        joined = next((label for label in self.labels if _JOIN in label), None)
+        joined = next((label for label in self.labels if JOIN in label), None)
         if joined is not None:
-            findings.append(note(f"the label {joined!r} holds {_JOIN}, which separates labels in predictions.csv"))
+            findings.append(note(f"the label {joined!r} holds {JOIN}, which separates labels in predictions.csv"))
         return findings
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
@@ -331,7 +329,7 @@ class MultiLabel(Task):
         return np.asarray(targets[:, number] > 0)
 
     def format_target(self, target: Any) -> str:
-        return _JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
+        return JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
 
     def summary(self, targets: Array) -> str:
         """Return the labels, most frequent first, with their rows."""
@@ -349,7 +347,7 @@ class MultiLabel(Task):
     ) -> Iterator[list[str]]:
         predicted = self.decide(probabilities) if predicted is None else predicted
         for row, has in zip(probabilities, predicted, strict=True):
-            labels = _JOIN.join(self.labels[number] for number in np.flatnonzero(has))
+            labels = JOIN.join(self.labels[number] for number in np.flatnonzero(has))
             yield [labels, *(f"{p:{digits}}" for p in row)]
 
 

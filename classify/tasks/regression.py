@@ -49,6 +49,7 @@ class Regression(Task):
     probe = "ridge regression"
     primary = "pearson"
     row_metric = "mae"
+    set_columns = ("score_low", "score_high")
     sections = ("scores", "scatter", "worst_rows", "data", "course", "usage", "decisions")
     has_labels = False
     selection = ("pearson", "spearman", "mse", "mae", "loss")
@@ -250,6 +251,17 @@ class Regression(Task):
 
     def prediction_columns(self) -> list[str]:
         return ["predicted_score"]
+
+    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+        """Return the absolute errors."""
+        return np.asarray(np.abs(probabilities[:, 0] - targets), dtype=np.float64)
+
+    def set_fields(
+        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
+    ) -> Iterator[list[str]]:
+        """Yield the ends of each interval."""
+        for row in probabilities:
+            yield [f"{row[0] - limit:{digits}}", f"{row[0] + limit:{digits}}"]
 
     def prediction_fields(
         self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None

@@ -19,7 +19,7 @@ from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
-from classify.evaluation.predictions_file import EXACT
+from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided
 from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
@@ -63,6 +63,7 @@ class SingleLabel(Task):
         "decisions",
     )  # fmt: skip
     has_confidence = True
+    set_columns = ("label_set",)
     share = "accuracy"
 
     def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
@@ -219,6 +220,18 @@ class SingleLabel(Task):
         counts = self.label_counts(targets)
         ratio = counts.max() / max(1, counts.min())
         return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
+
+    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+        """Return 1 minus the probability of each target."""
+        return 1 - probabilities[np.arange(len(targets)), targets]
+
+    def set_fields(
+        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
+    ) -> Iterator[list[str]]:
+        """Yield the labels of each set, the most probable one, which is always in it, first."""
+        for row, order in zip(probabilities, np.argsort(-probabilities, axis=1, kind="stable"), strict=True):
+            count = max(1, int((1 - row <= limit).sum()))
+            yield [JOIN.join(self.labels[number] for number in order[:count])]
 
     def prediction_columns(self) -> list[str]:
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]

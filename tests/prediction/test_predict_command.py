@@ -314,6 +314,18 @@ def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
         find_confidence(str(tmp_path), task, 0.9)
 
 
+def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities: Any, capsys: Any) -> None:
+    out = tmp_path / "p.csv"
+    assert predict(trained, new, out, "--coverage", "0.9") == 0
+    assert "note: label_set: right for 0.9 of rows like the 12 held-out ones" in capsys.readouterr().out
+    table = read_table(str(out))
+    for cell, predicted in zip(table.column("label_set"), table.column("predicted_label"), strict=True):
+        assert cell.split("|")[0] == predicted
+    assert predict(trained, new, out, "--overwrite", "--coverage", "0.99") == 2
+    assert "12 held-out rows" in (error := capsys.readouterr().err)
+    assert "show at most 0.923" in error
+
+
 def test_find_threshold() -> None:
     """The lower bound of the interval reaches the precision: 10 of 10 rows show 0.72, 73 of 73 show 0.95."""
     confidence, right = np.linspace(1, 0.5, 100), np.ones(100)
@@ -338,6 +350,7 @@ def test_find_threshold() -> None:
         (["--top-k", "many"], "--top-k must be a whole number above 0"),
         (["--min-confidence", "2"], "--min-confidence must be a number from 0 to 1"),
         (["--min-confidence", "0.5", "--min-precision", "0.9"], "give one of them"),
+        (["--coverage", "2"], "--coverage must be a number from 0 to 1"),
         (["--min-precision", "1.5"], "--min-precision must be a number from 0 to 1"),
         (["--text", "a"], "--data and --text both name what to predict"),
         (["--nproc", "many"], "--nproc must be a whole number"),
