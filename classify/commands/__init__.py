@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ('--model runs/my-1 "a text"', "show the words that led to a prediction"),
     "export": ("--model runs/my-1 --to onnx", "write an ONNX model that predicts the same"),
     "serve": ("--model runs/my-1 --port 8000", "serve predictions over HTTP, with a page to try"),
+    "suggest": ("--model runs/my-1 --data unlabelled.csv", "choose the rows to label next"),
     "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),
     "runs": ("", "list the runs in runs/"),

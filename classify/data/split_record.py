@@ -53,6 +53,13 @@ def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], 
     return np.where(is_recorded, parts[order][place], -1).astype(np.int8), num_folds
 
 
+def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:
+    """Return (rows,) whether each text is in the table of the run in a folder; False where it has no record."""
+    if not (Path(folder) / FILE).is_file():
+        return np.zeros(len(hashes), dtype=bool)
+    return _read_parts(hashes, folder)[0] >= 0
+
+
 def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
     """Return how many of these texts the run in a folder was trained on, and its number of folds.
 

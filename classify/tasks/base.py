@@ -222,6 +222,10 @@ class Task(LabelEncoder):
         """Yield the cells of `set_columns`, row by row: all answers whose `misfit` is at most `limit`."""
         raise NotImplementedError
 
+    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return how certain each prediction is (rows,), for `suggest`. Only where `has_labels`."""
+        raise NotImplementedError
+
     @abstractmethod
     def prediction_columns(self) -> list[str]:
         """Return the names of the columns that predictions append to the table."""

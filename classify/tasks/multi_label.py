@@ -342,6 +342,10 @@ class MultiLabel(Task):
     def prediction_columns(self) -> list[str]:
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
+    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the smallest distance of a label's probability from its threshold."""
+        return np.asarray(np.abs(probabilities - self.thresholds).min(axis=1))
+
     def prediction_fields(
         self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
     ) -> Iterator[list[str]]:

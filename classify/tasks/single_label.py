@@ -233,6 +233,11 @@ class SingleLabel(Task):
             count = max(1, int((1 - row <= limit).sum()))
             yield [JOIN.join(self.labels[number] for number in order[:count])]
 
+    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the margins between the two most probable classes."""
+        second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
+        return np.asarray(first - second)
+
     def prediction_columns(self) -> list[str]:
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 

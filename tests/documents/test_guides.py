@@ -1,7 +1,8 @@
-"""docs/quickstart.md and docs/python.md: what they show to type runs, in the order of the page."""
+"""docs/quickstart.md, docs/python.md and docs/loop.md: what they show to type runs, in the order of the page."""
 
 from __future__ import annotations
 
+import csv
 import random
 import re
 import shlex
@@ -14,7 +15,7 @@ from tests.support import tiny
 from tests.support.documents import commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
 
-QUICKSTART, PYTHON = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "python.md"
+QUICKSTART, PYTHON, LOOP = (ROOT / "docs" / name for name in ("quickstart.md", "python.md", "loop.md"))
 
 
 def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
@@ -52,6 +53,39 @@ def test_the_quickstart(place: Path, model_folder: Path) -> None:
         assert done.returncode == 0, f"{line}: {done.stderr}"
     for name in ("predictions.csv", "predictions.parquet", "checked.xlsx", "corrected.csv"):
         assert (place / name).exists()
+
+
+@pytest.mark.slow
+def test_the_loop(model_folder: Path, tmp_path: Path) -> None:
+    """Each command, and in between the labels that a person fills in."""
+    rows = noisy_rows(160, seed=3)
+    tiny.write_table(tmp_path / "labelled.csv", rows[:60])
+    tiny.write_table(tmp_path / "unlabelled.csv", [(text, "x") for text, _ in rows[60:]], ("text", "source"))
+    for line in commands(LOOP):
+        words = shlex.split(line)
+        if words[1] == "train":
+            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", "--epochs", "0"]
+        done = run(tmp_path, *words)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        if words[1] == "suggest":
+            fill_in(tmp_path / "label-me.csv", dict(rows))
+        if words[1] == "compare":
+            assert "rows: 60 scored by all" in done.stdout
+    assert (tmp_path / "corrected.csv").exists()
+
+
+def fill_in(path: Path, labels: dict[str, str]) -> None:
+    """Label all rows but the last."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 50
+    for row in rows[:-1]:
+        assert not row["label"]
+        row["label"] = labels[row["text"]]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @pytest.mark.slow

@@ -13,12 +13,15 @@ from pathlib import Path
 
 from classify.config.fields import split_paths
 from classify.errors import InputError, list_some
+from classify.findings import note
 from classify.tables.formats.base import Confidence, Format, ReadOptions
 from classify.tables.source import Source
 from classify.tables.table import Table
 
 # The excerpt in a table's form that shows how its encoding was read.
 _EXCERPT = re.compile(r" \(e\.g\. .*?”\)")
+# Columns that files need to have in common, a text and a label, where they differ in others.
+_FEWEST_SHARED = 2
 Reader = Callable[[str, str, ReadOptions], Table]
 
 
@@ -39,14 +42,18 @@ class Pattern(Format):
         if first.has_names:
             options = replace(options, columns=tuple(first.columns))
         tables = [first, *(self._read_table(name, source.flag, options) for name in names[1:])]
+        shared, findings = list(first.columns), [finding for table in tables for finding in table.findings]
         for further in tables[1:]:
-            if set(further.columns) != set(first.columns):
-                only = ", ".join(map(repr, sorted(set(first.columns) ^ set(further.columns))))
+            only = ", ".join(map(repr, sorted(set(shared) ^ set(further.columns))))
+            shared = [name for name in shared if further.has_column(name)]
+            if only and len(shared) < _FEWEST_SHARED:
                 raise InputError(
                     f"{source.path}: {first.path} and {further.path} have different columns ({only} in only one of "
                     "them); rename the columns so that they match."
                 )
-        arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
+            if only:
+                findings.append(note(f"left out, since not all of {source.path} have them: columns {only}"))
+        arrow = pyarrow.concat_tables([table.arrow.select(shared) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
         # The first file of each form; excerpts, which show an encoding, always differ.
         forms = {_EXCERPT.sub("", table.form): f"{table.path} {table.form}" for table in reversed(tables)}
@@ -64,7 +71,7 @@ class Pattern(Format):
             takes=frozenset().union(*(table.takes for table in tables)),
             reading=first.reading,
             skipped=sum(table.skipped for table in tables),
-            findings=tuple(finding for table in tables for finding in table.findings),
+            findings=tuple(findings),
         )
 
 

@@ -1,0 +1,67 @@
+"""Choose the rows of a table that are most worth labelling next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from classify.commands import flags
+from classify.commands.failure import forward_prediction_errors
+from classify.config.parser import Parser
+from classify.console import allow_progress
+from classify.errors import InputError, escape_controls
+
+_COUNT, _OUT = 50, "label-me.csv"
+
+
+def make_parser(program: str) -> Parser:
+    parser = Parser(
+        prog=program,
+        description="Write the rows of a table whose labels would teach a model most, the least certain first, with an "
+        "empty column for the label.",
+    )
+    flags.add_model(parser)
+    flags.add_table(parser)
+    parser.add_argument("--count", metavar="INT", help=f"how many rows (default: {_COUNT})")
+    parser.add_argument(
+        "--out", metavar="FILE", default=_OUT, help=f".csv, .tsv, .jsonl, .parquet or .xlsx (default: {_OUT})"
+    )
+    flags.add_overwrite(parser)
+    return parser
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    options = make_parser(program).parse(arguments, ["model", "data"])
+    allow_progress(True)
+    count = _COUNT if options.count is None else flags.count(options.count, "--count")
+    if options.out == "-":
+        raise InputError("--out -: the rows go to a file; give its name.")
+    flags.check_standard_input(options.data)
+    from classify.prediction.inputs import check_prediction
+
+    with forward_prediction_errors(use_cpu=options.cpu):
+        reading, overwrite = flags.read_options(options), options.overwrite
+        table, texts = check_prediction(
+            options.model, options.data, options.out, options.text_column, options.text_pair_column, reading,
+            overwrite=overwrite,
+        )  # fmt: skip
+    from classify.prediction.predictor import load_classifier
+    from classify.prediction.suggest import suggest, write_suggestions
+
+    with load_classifier(
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+    ) as predictor:
+        suggestions = suggest(predictor, table, texts, count)
+        if not predictor.world.is_main:
+            return 0
+        empty = write_suggestions(Path(options.out), predictor, table, suggestions)
+    left_out = "".join(f"; {number:,} {reason}" for reason, number in suggestions.left_out.items())
+    lines = [
+        f"{options.out}: {len(suggestions.rows):,} of {suggestions.candidates:,} rows to label, the least certain "
+        f"first{left_out}",
+        f"next:   fill {', '.join(map(repr, empty))}, then classify train --data FORMER TABLE --data {options.out} "
+        f"--split-like {shlex.quote(options.model)}",
+    ]
+    print(escape_controls("\n".join(lines)))
+    return 0

@@ -1,0 +1,118 @@
+"""Choose the texts whose labels would teach a model most: those of which it is least certain, near-copies once.
+
+Uncertainty sampling by the margin (Settles, 2009, "Active Learning Literature Survey", section 3.1). Beside it BADGE,
+k-center and other mixtures with distance were measured; docs/loop.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.split_record import is_recorded
+from classify.errors import InputError
+from classify.evaluation.predictions_file import EXACT, name_columns, number_columns
+from classify.files import atomic_path
+from classify.prediction.predictor import Predictor
+from classify.prediction.stream import logit_blocks
+from classify.tables.derived import TextColumns
+from classify.tables.table import Table
+from classify.tables.text_hashes import EMPTY, group_duplicates, normalize_text
+from classify.tables.writers import find_writer
+
+# Share of common words from which of two texts only one is suggested.
+_ALIKE = 0.8
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Rows of a table, the least certain first, of the `candidates`, with their probabilities (rows, outputs).
+
+    `left_out` counts the other rows by reason.
+    """
+
+    rows: Rows
+    probabilities: npt.NDArray[np.float64]
+    candidates: int
+    left_out: dict[str, int]
+
+
+def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) -> Suggestions:
+    """Choose up to `count` rows to label. A collective.
+
+    Raises InputError where there is nothing to choose: no unlabelled row, or a model of scores, which do not say how
+    certain they are.
+    """
+    if not predictor.task.has_labels:
+        raise InputError("classify suggest: the model predicts scores, which do not say how certain they are.")
+    candidates, left_out = _find_candidates(predictor, table, texts)
+    if not len(candidates):
+        reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
+        raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
+    blocks = [block for _, block in logit_blocks(predictor, table, texts, candidates)]
+    probabilities = predictor.task.probabilities(np.concatenate(blocks))
+    order = np.argsort(predictor.task.certainty(probabilities), kind="stable")
+    shown = table.column(texts.whole)
+    chosen = _drop_near_copies(order, count, lambda place: shown[candidates[place]])
+    return Suggestions(candidates[chosen], probabilities[chosen], len(candidates), left_out)
+
+
+def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
+    """Return the rows that could be labelled, ascending, and how many others there are by reason."""
+    hashes = table.text_hashes(texts.whole)
+    labelled = np.zeros(len(table), dtype=bool)
+    for name in predictor.settings.get("label_columns", ()):
+        if table.has_column(name):
+            labelled |= ~table.is_blank(name)
+    repeated = np.ones(len(table), dtype=bool)
+    repeated[group_duplicates(hashes)[0]] = False
+    left, left_out = np.ones(len(table), dtype=bool), {}
+    for reason, found in (
+        ("without a text", hashes == EMPTY),
+        ("with a label", labelled),
+        ("in the table of the run", is_recorded(predictor.folder, hashes)),
+        ("repeated", repeated),
+    ):
+        if number := int((left & found).sum()):
+            left_out[reason] = number
+        left &= ~found
+    return np.flatnonzero(left), left_out
+
+
+def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
+    """Return the first `count` of `order` without those that share most words with an earlier one."""
+    chosen, words = list[int](), list[set[str]]()
+    for place in order.tolist():
+        if len(chosen) == count:
+            break
+        own = set(normalize_text(text(place)).split())
+        if all(len(own & other) < _ALIKE * len(own | other) for other in words):
+            chosen.append(place)
+            words.append(own)
+    return np.array(chosen, dtype=np.int64)
+
+
+def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestions: Suggestions) -> list[str]:
+    """Write the rows with all columns of the table, those of the label and of the prediction; return the label's."""
+    task, order = predictor.task, np.argsort(suggestions.rows)
+    wanted = list(predictor.settings.get("label_columns", ()))
+    missing = [name for name in wanted if not table.has_column(name)]
+    predicted = task.prediction_columns()[: -len(task.labels)]
+    columns = [np.array(table.take(name, suggestions.rows[order]), dtype=object) for name in table.columns]
+    place = np.argsort(order)
+    cells = zip(*(column[place] for column in columns), strict=True)
+    fields = task.prediction_fields(suggestions.probabilities, EXACT)
+    rows = [[*own, *([""] * len(missing)), *field[: len(predicted)]] for own, field in zip(cells, fields, strict=True)]
+    names = name_columns(table, [*missing, *predicted])
+    with (
+        atomic_path(path) as temporary,
+        find_writer(path.name, "--out")(names, number_columns(predicted)).open(temporary) as writer,
+    ):
+        writer.write(rows)
+    return wanted
