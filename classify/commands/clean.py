@@ -81,6 +81,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, Any]]:
     """Return path and hash of a run's table, its label and text columns, and how the table was read."""
+    from classify.config.fields import split_paths
     from classify.files import read_json
     from classify.modeling.result_folder import trained_texts
 
@@ -88,9 +89,10 @@ def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, A
         run = read_json(folder / "run.json")
         settings = read_json(folder / "classify.json")
         (label_column,) = settings["label_columns"]
-        path = Path(run["data"]["path"])
-        there = path if path.is_absolute() or path.exists() else Path(run["cwd"]) / path
-        return str(there), run["data"]["sha256"], label_column, trained_texts(settings), run["config"]["data"]
+        files = split_paths(run["data"]["path"])
+        if not all(Path(file).exists() for file in files):
+            files = [str(Path(run["cwd"]) / file) for file in files]
+        return ",".join(files), run["data"]["sha256"], label_column, trained_texts(settings), run["config"]["data"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error})."
