@@ -2,7 +2,7 @@
 
     python benchmarks/labelling.py FOLDER [--sets trec sst2] [--draws 5]
 
-FOLDER is that of benchmarks/quality.py. 2,000 training rows of each set are a pool: 100 at random have labels, then five
+FOLDER is that of benchmarks/quality.py. 2,000 training rows of each set are a pool: 100 at random have labels, then 5
 times 50 more get theirs: those that `certainty` puts first, or for comparison others at random. The model is a logistic
 regression on the frozen default encoder, so that hundreds of rounds take minutes. Printed: the difference in accuracy
 on 1,000 further training rows, of the mean of the five rounds and of the last one, with 95 % intervals over all draws.
@@ -11,15 +11,18 @@ on 1,000 further training rows, of the mean of the five rounds and of the last o
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import quality
 from sklearn.linear_model import LogisticRegression
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import classify
+from benchmarks import quality
 from classify.evaluation.inference import compute_logits
 from classify.prediction.predictor import load_classifier
 from classify.tasks.single_label import SingleLabel
