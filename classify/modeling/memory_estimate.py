@@ -16,9 +16,10 @@ MIB = 1 << 20
 # Bytes per trained weight in fp32: weight, gradient, AdamW's two moments.
 TRAINED = 16
 FROZEN = 4
-# Elements of a micro-batch's hidden state on a CPU. Steps with two to four times as many took up to 1.7 times as long
-# and twice the memory: the backward pass then outgrows the memory that the C library reuses between steps.
-STATE = 3 << 20
+# Elements of a micro-batch's hidden state on a CPU. Steps with four to eight times as many took up to 1.7 times as
+# long: the backward pass then outgrows the memory that the C library reuses between steps. Twice as many take as long,
+# and half a GiB more.
+STATE = 3 << 19
 # Tokens of a padded micro-batch on a CPU, with padding; texts of similar length share one. Relative to micro-batches of
 # 8 rows, a DeBERTa step of 32 texts took 0.8 (long) to 1.06 (short) of the time, with half as many tokens 0.85 to 1.0,
 # and with all texts at once 1.2 to 1.6, most of it for padding.
@@ -97,7 +98,7 @@ def limits_tokens(accelerator: Accelerator, *, half_weights: bool, batch_norm: b
 
 
 def tokens_at_once(width: int, *, packed: bool) -> int:
-    """Return the most tokens of a micro-batch, with padding; packed ones by hidden size: 8,192 at 384."""
+    """Return the most tokens of a micro-batch, with padding; packed ones by hidden size: 4,096 at 384."""
     return STATE // width if packed else PADDED_TOKENS
 
 
