@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,15 +54,27 @@ def run(arguments: Sequence[str], program: str) -> int:
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
     ) as predictor:
         suggestions = suggest(predictor, table, texts, count)
+        with predictor.world.sync_errors():
+            if predictor.world.is_main:
+                write_suggestions(Path(options.out), predictor, table, suggestions)
         if not predictor.world.is_main:
             return 0
-        empty = write_suggestions(Path(options.out), predictor, table, suggestions)
     left_out = "".join(f"; {number:,} {reason}" for reason, number in suggestions.left_out.items())
     lines = [
         f"{options.out}: {len(suggestions.rows):,} of {suggestions.candidates:,} rows to label, the least certain "
         f"first{left_out}",
-        f"next:   fill {', '.join(map(repr, empty))}, then classify train --data FORMER TABLE --data {options.out} "
-        f"--split-like {shlex.quote(options.model)}",
+        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, then {_train(options.model, options.out)}",
     ]
     print(escape_controls("\n".join(lines)))
     return 0
+
+
+def _train(model: str, out: str) -> str:
+    """Return the command that trains on the run's table and the new one; an exported folder does not name the first."""
+    from classify.data.split_record import FILE
+    from classify.files import read_json
+
+    words = ["classify", "train", "--data", "former.csv", "--data", out]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        words[3] = read_json(Path(model) / "run.json")["data"]["path"]
+    return shlex.join([*words, *(["--split-like", model] if (Path(model) / FILE).exists() else [])])

@@ -17,5 +17,5 @@ def find_limit(scores: npt.NDArray[np.float64], coverage: float) -> float | None
     A set then holds the right answer of a new row like these with a probability of at least `coverage`, below 1. None
     where there are too few rows for that: 9 show 0.9 at most.
     """
-    rank = math.ceil((len(scores) + 1) * coverage)
-    return float(np.sort(scores)[rank - 1]) if 0 < rank <= len(scores) else None
+    rank = max(1, math.ceil((len(scores) + 1) * coverage))
+    return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else None

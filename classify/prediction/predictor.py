@@ -59,6 +59,11 @@ class Predictor(ABC):
         """Return the columns that it was trained on."""
         return trained_texts(self.settings)
 
+    @property
+    def label_columns(self) -> list[str]:
+        """Return the columns of the labels that it was trained on."""
+        return list(self.settings.get("label_columns", ()))
+
     def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
         """Return probabilities (len(texts), classes), or scores (len(texts), 1), with the preprocessing of training.
 

@@ -51,6 +51,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     """
     if not predictor.task.has_labels:
         raise InputError("classify suggest: the model predicts scores, which do not say how certain they are.")
+    predictor.world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
     candidates, left_out = _find_candidates(predictor, table, texts)
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
@@ -58,8 +59,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     blocks = [block for _, block in logit_blocks(predictor, table, texts, candidates)]
     probabilities = predictor.task.probabilities(np.concatenate(blocks))
     order = np.argsort(predictor.task.certainty(probabilities), kind="stable")
-    shown = table.column(texts.whole)
-    chosen = _drop_near_copies(order, count, lambda place: shown[candidates[place]])
+    chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
     return Suggestions(candidates[chosen], probabilities[chosen], len(candidates), left_out)
 
 
@@ -67,7 +67,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
     """Return the rows that could be labelled, ascending, and how many others there are by reason."""
     hashes = table.text_hashes(texts.whole)
     labelled = np.zeros(len(table), dtype=bool)
-    for name in predictor.settings.get("label_columns", ()):
+    for name in predictor.label_columns:
         if table.has_column(name):
             labelled |= ~table.is_blank(name)
     repeated = np.ones(len(table), dtype=bool)
@@ -98,11 +98,10 @@ def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Ro
     return np.array(chosen, dtype=np.int64)
 
 
-def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestions: Suggestions) -> list[str]:
-    """Write the rows with all columns of the table, those of the label and of the prediction; return the label's."""
+def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestions: Suggestions) -> None:
+    """Write the rows with all columns of the table, those of the label and of the prediction."""
     task, order = predictor.task, np.argsort(suggestions.rows)
-    wanted = list(predictor.settings.get("label_columns", ()))
-    missing = [name for name in wanted if not table.has_column(name)]
+    missing = [name for name in predictor.label_columns if not table.has_column(name)]
     predicted = task.prediction_columns()[: -len(task.labels)]
     columns = [np.array(table.take(name, suggestions.rows[order]), dtype=object) for name in table.columns]
     place = np.argsort(order)
@@ -115,4 +114,3 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
         find_writer(path.name, "--out")(names, number_columns(predicted)).open(temporary) as writer,
     ):
         writer.write(rows)
-    return wanted
