@@ -35,6 +35,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.prediction.inputs import check_out
     from classify.report.environment import count
     from classify.tables.formats.base import ReadOptions
+    from classify.tables.formats.pattern import list_files
     from classify.tables.formats.registry import read_table
     from classify.tables.roles import require_column
     from classify.tables.writers import CSVWriter, ExcelWriter, find_writer
@@ -48,7 +49,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     data = options.data or path
     reading = replace(ReadOptions.from_settings(stored), labels=stored.get("labels"))
     table = read_table(data, options=reading)
-    check_out(options.out, [data, options.apply], len(table), len(table.columns), overwrite=options.overwrite)
+    check_out(
+        options.out, [*list_files(data), options.apply], len(table), len(table.columns), overwrite=options.overwrite
+    )
     if options.data is None and table.sha256 != sha256:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
     if label_column not in table.columns:
@@ -89,10 +92,11 @@ def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, A
         run = read_json(folder / "run.json")
         settings = read_json(folder / "classify.json")
         (label_column,) = settings["label_columns"]
-        files = split_paths(run["data"]["path"])
-        if not all(Path(file).exists() for file in files):
-            files = [str(Path(run["cwd"]) / file) for file in files]
-        return ",".join(files), run["data"]["sha256"], label_column, trained_texts(settings), run["config"]["data"]
+        path, place = run["data"]["path"], Path(run["cwd"])
+        whole = (place / path).exists()  # a name may hold a comma
+        files = [path] if whole else split_paths(path)
+        there = path if all(Path(file).exists() for file in files) else ",".join(str(place / file) for file in files)
+        return there, run["data"]["sha256"], label_column, trained_texts(settings), run["config"]["data"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error})."

@@ -48,12 +48,16 @@ def run(arguments: Sequence[str], program: str) -> int:
             overwrite=overwrite,
         )  # fmt: skip
     from classify.prediction.predictor import load_classifier
+    from classify.prediction.stream import describe_doubts
     from classify.prediction.suggest import suggest, write_suggestions
+    from classify.tables.roles import rename_alike
 
     with load_classifier(
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
     ) as predictor:
+        table = rename_alike(table, predictor.label_columns)
         suggestions = suggest(predictor, table, texts, count)
+        notes = describe_doubts(predictor, table, texts, predictor.task.prediction_columns())
         with predictor.world.sync_errors():
             if predictor.world.is_main:
                 write_suggestions(Path(options.out), predictor, table, suggestions)
@@ -63,18 +67,20 @@ def run(arguments: Sequence[str], program: str) -> int:
     lines = [
         f"{options.out}: {len(suggestions.rows):,} of {suggestions.candidates:,} rows to label, the least certain "
         f"first{left_out}",
-        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, then {_train(options.model, options.out)}",
+        *(f"note: {text}" for text in notes),
+        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, then train as before, with "
+        f"{_tables(options.model, options.out)}",
     ]
     print(escape_controls("\n".join(lines)))
     return 0
 
 
-def _train(model: str, out: str) -> str:
-    """Return the command that trains on the run's table and the new one; an exported folder does not name the first."""
+def _tables(model: str, out: str) -> str:
+    """Return the flags of the run's table and the new one; an exported folder does not name the first."""
     from classify.data.split_record import FILE
     from classify.files import read_json
 
-    words = ["classify", "train", "--data", "former.csv", "--data", out]
+    words = ["--data", "former.csv", "--data", out, "--drop-unlabelled"]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        words[3] = read_json(Path(model) / "run.json")["data"]["path"]
+        words[1] = read_json(Path(model) / "run.json")["data"]["path"]
     return shlex.join([*words, *(["--split-like", model] if (Path(model) / FILE).exists() else [])])

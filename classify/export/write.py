@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from classify.data import split_record
 from classify.errors import ClassifyError, InputError
 from classify.evaluation import scored_rows
 from classify.export.base import Check, Target, draw_sample
@@ -18,13 +19,14 @@ from classify.prediction.predictor import load_classifier
 from classify.versions import versions
 
 CHECKS = "export.json"
-# Copied as they are; the last one holds the scores that --min-precision chooses by.
+# Copied as they are; of the last two `suggest` reads the texts of the run, `predict` the scores of its held-out rows.
 _COPIED = (
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",
+    split_record.FILE,
     scored_rows.FILE,
 )
 

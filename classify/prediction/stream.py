@@ -196,7 +196,7 @@ def predict_table(
     notes = [f"{done:,} rows were predicted by the interrupted command"] if done else []
     if resume and not done:
         notes.append("there was no interrupted prediction to resume")
-    return [*notes, *_notes(predictor, table, texts, columns.names)]
+    return [*notes, *describe_doubts(predictor, table, texts, columns.names)]
 
 
 def predict_batches(
@@ -211,7 +211,7 @@ def predict_batches(
             sink.continue_with(table)
         _compute(predictor, table, texts, sink, None, done=0)
         rows += len(table)
-        notes += _notes(predictor, table, texts, columns.names) if len(table) else []
+        notes += describe_doubts(predictor, table, texts, columns.names) if len(table) else []
     assert sink is not None, "no batch, not even an empty one"
     sink.finish()
     return rows, list(dict.fromkeys(notes)) if rows else ["there was no row"]
@@ -254,7 +254,7 @@ def _compute(
                 )
 
 
-def _notes(predictor: Predictor, table: Table, texts: TextColumns, added: Sequence[str]) -> list[str]:
+def describe_doubts(predictor: Predictor, table: Table, texts: TextColumns, added: Sequence[str]) -> list[str]:
     """Return what may be wrong with the table."""
     notes = [finding.sentence for finding in (*table.findings, *note_empty_texts(table, texts))]
     if texts != predictor.texts:

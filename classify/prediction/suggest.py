@@ -51,8 +51,9 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     """
     if not predictor.task.has_labels:
         raise InputError("classify suggest: the model predicts scores, which do not say how certain they are.")
-    predictor.world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
     candidates, left_out = _find_candidates(predictor, table, texts)
+    same = {"data": " ".join(map(table.digest, texts.inputs)), "rows to label": candidates.tobytes().hex()}
+    predictor.world.check_same(same)
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
@@ -65,11 +66,13 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
 
 def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
     """Return the rows that could be labelled, ascending, and how many others there are by reason."""
-    hashes = table.text_hashes(texts.whole)
+    hashes, task = table.text_hashes(texts.whole), predictor.task
     labelled = np.zeros(len(table), dtype=bool)
-    for name in predictor.label_columns:
-        if table.has_column(name):
-            labelled |= ~table.is_blank(name)
+    for name in filter(table.has_column, predictor.label_columns):
+        has_label = ~table.is_blank(name)
+        if len(predictor.label_columns) == 1:  # NA and the like are no label
+            has_label &= task.for_table(table, name).labelled(table, name)
+        labelled |= has_label
     repeated = np.ones(len(table), dtype=bool)
     repeated[group_duplicates(hashes)[0]] = False
     left, left_out = np.ones(len(table), dtype=bool), {}

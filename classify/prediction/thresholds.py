@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,9 @@ def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int
     limit = find_limit(task.misfit(task.probabilities(rows.logits), rows.targets), coverage)
     if limit is None:
         count = len(rows.targets)
+        most = math.floor(1e4 * count / (count + 1)) / 1e4
         raise InputError(
-            f"--coverage {coverage:g}: {count} held-out rows of {folder} show at most {count / (count + 1):.3g}; give "
-            "that or less."
+            f"--coverage {coverage:g}: {count} held-out rows of {folder} show at most {most}; give that or less."
         )
     return limit, len(rows.targets)
 

@@ -96,7 +96,7 @@ def contrastive_warmup(
             rows //= 2
             if rows < _LEAST_ROWS:
                 raise ClassifyError(
-                    "out of memory in a contrastive step of a few texts; use a smaller --max-length or "
+                    "out of memory in a contrastive step of a few texts; use a smaller --model or "
                     "--contrastive-steps 0."
                 )
         step += 1

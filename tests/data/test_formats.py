@@ -295,14 +295,19 @@ def test_files_that_a_pattern_names_are_one_table(tmp_path: Path) -> None:
         read_table(str(tmp_path / "part-*.csv"))
 
 
-def test_files_may_differ_in_columns_beside_text_and_label(tmp_path: Path) -> None:
-    (tmp_path / "part-1.csv").write_text("date,text,label\n2020-01-01,a,pos\n")
-    (tmp_path / "part-2.csv").write_text("label,confidence,text\nneg,0.5,b\n")
+def test_a_further_file_may_have_more_columns(tmp_path: Path) -> None:
+    (tmp_path / "part-1.csv").write_text("text,label\na,pos\n")
+    (tmp_path / "part-2.csv").write_text("label,confidence,text,date\nneg,0.5,b,2020-01-01\n")
     table = read_table(f"{tmp_path / 'part-1.csv'},{tmp_path / 'part-2.csv'}")
     assert table.columns == ["text", "label"]
     assert table.column("text") == ["a", "b"]
     (found,) = table.findings
     assert found.sentence.endswith("columns 'confidence', 'date'")
+    with pytest.raises(InputError, match="put the table with fewer columns first"):
+        read_table(f"{tmp_path / 'part-2.csv'},{tmp_path / 'part-1.csv'}")
+    bare = ReadOptions(header=False)
+    with pytest.raises(InputError, match="different columns"):
+        read_table(f"{tmp_path / 'part-1.csv'},{tmp_path / 'part-2.csv'}", options=bare)
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:

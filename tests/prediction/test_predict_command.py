@@ -323,7 +323,7 @@ def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities:
         assert cell.split("|")[0] == predicted
     assert predict(trained, new, out, "--overwrite", "--coverage", "0.99") == 2
     assert "12 held-out rows" in (error := capsys.readouterr().err)
-    assert "show at most 0.923" in error
+    assert "show at most 0.923;" in error
 
 
 def test_find_threshold() -> None:

@@ -261,7 +261,6 @@ def test_workers_say_why_they_cannot_start(finished: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("exported", [False, True], ids=["folder", "export"])
 def test_workers_of_gunicorn_answer(exported: bool, finished: Path, tmp_path: Path) -> None:
     """They are forked from a process that has loaded the model."""
@@ -273,9 +272,11 @@ def test_workers_of_gunicorn_answer(exported: bool, finished: Path, tmp_path: Pa
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     command = [sys.executable, "-m", "gunicorn", "--preload", "--worker-class", "uvicorn_worker.UvicornWorker"]
-    command += ["--workers", "2", "--bind", f"127.0.0.1:{port}", "--chdir", str(ROOT / "configs" / "serve")]
-    environment = {**unlaunched(), "CLASSIFY_MODEL": str(folder.absolute())}
-    process = subprocess.Popen([*command, "server:app"], env=environment, stderr=subprocess.PIPE, text=True)
+    command += ["--workers", "2", "--bind", f"127.0.0.1:{port}", "--pythonpath", str(ROOT / "configs" / "serve")]
+    environment = {**unlaunched(), "CLASSIFY_MODEL": folder.name}
+    process = subprocess.Popen(
+        [*command, "server:app"], env=environment, cwd=folder.parent, stderr=subprocess.PIPE, text=True
+    )
     try:
         for line in process.stderr or ():
             if "Application startup complete" in line or "Booting worker" in line:
@@ -295,6 +296,7 @@ def test_workers_of_gunicorn_answer(exported: bool, finished: Path, tmp_path: Pa
         process.communicate(timeout=30)
 
 
+@pytest.mark.slow
 def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 0

@@ -20,8 +20,6 @@ from classify.tables.table import Table
 
 # The excerpt in a table's form that shows how its encoding was read.
 _EXCERPT = re.compile(r" \(e\.g\. .*?”\)")
-# Columns that files need to have in common, a text and a label, where they differ in others.
-_FEWEST_SHARED = 2
 Reader = Callable[[str, str, ReadOptions], Table]
 
 
@@ -42,18 +40,21 @@ class Pattern(Format):
         if first.has_names:
             options = replace(options, columns=tuple(first.columns))
         tables = [first, *(self._read_table(name, source.flag, options) for name in names[1:])]
-        shared, findings = list(first.columns), [finding for table in tables for finding in table.findings]
+        findings, more = [finding for table in tables for finding in table.findings], set[str]()
         for further in tables[1:]:
-            only = ", ".join(map(repr, sorted(set(shared) ^ set(further.columns))))
-            shared = [name for name in shared if further.has_column(name)]
-            if only and len(shared) < _FEWEST_SHARED:
+            lacked, added = set(first.columns) - set(further.columns), set(further.columns) - set(first.columns)
+            # What a further table lacks may be the text or the label.
+            if lacked or (added and not (first.has_names and further.has_names)):
+                only = ", ".join(map(repr, sorted(lacked | added)))
                 raise InputError(
                     f"{source.path}: {first.path} and {further.path} have different columns ({only} in only one of "
-                    "them); rename the columns so that they match."
+                    "them); rename the columns so that they match, or put the table with fewer columns first."
                 )
-            if only:
-                findings.append(note(f"left out, since not all of {source.path} have them: columns {only}"))
-        arrow = pyarrow.concat_tables([table.arrow.select(shared) for table in tables])
+            more |= added
+        if more:
+            unknown = ", ".join(map(repr, sorted(more)))
+            findings.append(note(f"left out, since {first.path} does not have them: columns {unknown}"))
+        arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
         digest = hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest()
         # The first file of each form; excerpts, which show an encoding, always differ.
         forms = {_EXCERPT.sub("", table.form): f"{table.path} {table.form}" for table in reversed(tables)}
