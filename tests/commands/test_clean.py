@@ -133,6 +133,26 @@ def test_a_run_without_folds_has_no_suspects(model_folder: Path, table: Path, tm
     assert not (out / "suspects.csv").exists()
 
 
+def test_of_several_tables_none_is_overwritten(
+    model_folder: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = tiny.crossed_rows(30) + tiny.table_rows(60, seed=1)
+    tiny.write_table(Path("a.csv"), rows[:40])
+    tiny.write_table(Path("b.csv"), rows[40:])
+    train(make_config(model_folder, "a.csv,b.csv", tmp_path / "out", folds=3, num_train_epochs=0.0))
+    before = Path("b.csv").read_bytes()
+    words = ["clean", "--apply", "out/suspects.csv", "--overwrite", "--out"]
+    assert main([*words, "b.csv"]) == 2
+    assert "this is b.csv, an input" in capsys.readouterr().err
+    assert Path("b.csv").read_bytes() == before
+    assert main([*words, "c.csv"]) == 0
+    assert len(read_table("c.csv")) == 90
+    monkeypatch.chdir("/")
+    assert main([*words[:2], str(tmp_path / "out" / "suspects.csv"), "--out", str(tmp_path / "b.csv")]) == 2
+    assert Path(tmp_path / "b.csv").read_bytes() == before
+
+
 def test_a_rare_class_that_the_model_agrees_with_is_no_suspect() -> None:
     """Of 95 rows to 5 the mean of the rare class is low; what is probably right is not called wrong."""
     own = np.full(100, 0.9)

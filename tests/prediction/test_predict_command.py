@@ -23,7 +23,7 @@ from classify.evaluation.scored_rows import ScoredRows
 from classify.files import TEMPORARY
 from classify.prediction import stream
 from classify.prediction.pytorch import PyTorchPredictor
-from classify.prediction.thresholds import find_confidence
+from classify.prediction.thresholds import find_confidence, find_set_limit
 from classify.tables.formats.registry import read_table
 from classify.tables.writers import ExcelWriter
 from classify.tasks.single_label import SingleLabel
@@ -324,6 +324,21 @@ def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities:
     assert predict(trained, new, out, "--overwrite", "--coverage", "0.99") == 2
     assert "12 held-out rows" in (error := capsys.readouterr().err)
     assert "show at most 0.923;" in error
+
+
+@pytest.mark.parametrize("count", [1, 7, 13, 99])
+def test_the_coverage_that_the_error_names_is_taken(trained: Path, tmp_path: Path, count: int) -> None:
+    rows, task = ScoredRows.read(trained), SingleLabel(["app", "card", "money"])
+    drawn = np.arange(count) % 12
+    few = replace(
+        rows, hashes=rows.hashes[drawn], targets=rows.targets[drawn], logits=rows.logits[drawn], predicted=None,
+        baseline=None,
+    )  # fmt: skip
+    few.write(tmp_path)
+    with pytest.raises(InputError, match=f"{count} held-out rows") as refused:
+        find_set_limit(str(tmp_path), task, 0.9999)
+    named = float(str(refused.value).split("at most ")[1].split(";")[0])
+    assert find_set_limit(str(tmp_path), task, named)[1] == count
 
 
 def test_find_threshold() -> None:
