@@ -62,29 +62,41 @@ def draw_sample(predictor: Predictor) -> Sample:
 
 @dataclass(frozen=True)
 class Check:
-    """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows."""
+    """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
+
+    `change` is that of the mean row score (see `Task.row_scores`), and its 95 % interval, from the rows' differences.
+    """
 
     texts: int
     largest_difference: float
     changed: int
     scores: dict[str, list[float]]  # [of the run, of the export]
+    change: dict[str, list[float]]
 
     @classmethod
     def compare(cls, task: Task, sample: Sample, logits: npt.NDArray[np.float32]) -> Check:
         """Compare the `logits` of an exported model with those of the run."""
         old, new = (task.probabilities(values) for values in (sample.logits, logits))
-        changed = np.asarray(task.decide(old) != task.decide(new))
+        before, after = task.decide(old), task.decide(new)
+        changed = np.asarray(before != after)
+        of_run, of_export = (task.row_scores(values[sample.rows], sample.targets) for values in (before, after))
+        differences = of_export - of_run
+        mean, error = float(differences.mean()), float(differences.std()) / len(differences) ** 0.5
         scores = [task.score(values[sample.rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
         return cls(
             texts=len(old),
             largest_difference=float(np.abs(old - new).max()),
             changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
+            change={task.row_metric: [mean, mean - 1.96 * error, mean + 1.96 * error]},
             scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (task.primary, "loss")},
         )
 
     def describe(self) -> str:
         """Return the comparison in one line."""
         kept = ", ".join(f"{name} {old:.4f} before, {new:.4f} after" for name, (old, new) in self.scores.items())
+        kept += "".join(
+            f", {name} {mean:+.4f} ({low:+.4f} to {high:+.4f})" for name, (mean, low, high) in self.change.items()
+        )
         return (
             f"{self.texts} texts: probabilities differ by at most {self.largest_difference:.1e}, "
             f"{self.changed} predictions change; {kept}"

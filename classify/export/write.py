@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from classify.data import split_record
-from classify.errors import ClassifyError, InputError
+from classify.errors import ClassifyError, DiskError, InputError, disk_refusal
 from classify.evaluation import scored_rows
 from classify.export.base import Check, Target, draw_sample
 from classify.files import atomic_path, write_json
@@ -45,7 +47,7 @@ def export_model(model: str, target: Target, out: Path) -> Check:
     with load_classifier(model, use_cpu=True, precision="fp32") as predictor:
         sample = draw_sample(predictor)
         out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(out, before_replacing=lambda: shutil.rmtree(out, ignore_errors=True)) as made:
+        with _naming(out), atomic_path(out, before_replacing=lambda: shutil.rmtree(out, ignore_errors=True)) as made:
             made.mkdir()
             for name in _COPIED:
                 if (run / name).exists():
@@ -60,6 +62,18 @@ def export_model(model: str, target: Target, out: Path) -> Check:
             size = (made / EXPORTED).stat().st_size
             write_json(made / CHECKS, _record(model, target, recorded, check, size))
     return check
+
+
+@contextlib.contextmanager
+def _naming(out: Path) -> Iterator[None]:
+    """Raise DiskError, which names the folder, where the disk refuses a file in this block."""
+    try:
+        yield
+    except Exception as error:
+        reason = disk_refusal(error)
+        if reason is None:
+            raise
+        raise DiskError(f"--out {out}: nothing was written: {reason}; free some space, or give another one.") from error
 
 
 def _record(model: str, target: Target, recorded: dict[str, Any], check: Check, size: int) -> dict[str, Any]:

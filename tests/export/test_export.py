@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import re
 import shlex
 import shutil
@@ -11,13 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from classify.cli import main
+from classify.export.base import Check, Sample
 from classify.prediction.predictor import load_classifier
+from classify.tasks.single_label import SingleLabel
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.documents import commands
@@ -84,6 +88,7 @@ def test_what_was_checked_is_recorded(finished: Path, exported: Path) -> None:
     assert check["changed"] == 0
     before, after = check["scores"]["macro_f1"]
     assert before == after
+    assert check["change"] == {"accuracy": [0, 0, 0]}
     assert recorded["model"] == str(finished)
     model = onnx.load(exported / "model.onnx")
     values = {entry.key: entry.value for entry in model.metadata_props}
@@ -255,6 +260,29 @@ def test_wrong_words(words: list[str], expected: str, finished: Path, exported: 
     assert main(["export", *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert expected in line
+
+
+def test_a_full_disk_is_one_line(finished: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("classify.export.write.write_json", refuse)
+    assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "onnx: nothing was written: No space left on device" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_interval_of_the_change_is_paired() -> None:
+    """Two of 100 rows get wrong, one gets right."""
+    task, logits = SingleLabel(["a", "b"]), np.tile(np.float32([1, 0]), (100, 1))
+    targets = (np.arange(100) < 10).astype(np.int64)
+    new = logits.copy()
+    new[[5, 20, 30]] = [0, 1]
+    sample = Sample(cast(Any, None), targets, logits)
+    mean, low, high = Check.compare(task, sample, new).change["accuracy"]
+    assert mean == pytest.approx(-0.01)
+    assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt((3 - 0.01) / 100) / 10, rel=1e-3)
 
 
 def test_an_earlier_export_is_replaced(finished: Path, exported: Path, tmp_path: Path) -> None:
