@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from classify.config.schema import TrainingConfig
 from classify.data.tokenize import Tokens
 from classify.errors import InputError
 from classify.evaluation.scored_rows import FILE, ScoredRows
@@ -64,7 +65,8 @@ def draw_sample(predictor: Predictor) -> Sample:
 class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
-    `change` is that of the mean row score (see `Task.row_scores`), and its 95 % interval, from the rows' differences.
+    `change` is that of the mean row score (see `Task.row_scores`) and of the mean loss, each with its 95 % interval, from
+    the differences of the rows.
     """
 
     texts: int
@@ -79,15 +81,14 @@ class Check:
         old, new = (task.probabilities(values) for values in (sample.logits, logits))
         before, after = task.decide(old), task.decide(new)
         changed = np.asarray(before != after)
-        of_run, of_export = (task.row_scores(values[sample.rows], sample.targets) for values in (before, after))
-        differences = of_export - of_run
-        mean, error = float(differences.mean()), float(differences.std()) / len(differences) ** 0.5
+        right = [task.row_scores(values[sample.rows], sample.targets) for values in (before, after)]
+        losses = [_row_losses(task, values[sample.rows], sample.targets) for values in (sample.logits, logits)]
         scores = [task.score(values[sample.rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
         return cls(
             texts=len(old),
             largest_difference=float(np.abs(old - new).max()),
             changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
-            change={task.row_metric: [mean, mean - 1.96 * error, mean + 1.96 * error]},
+            change={name: _describe_change(*values) for name, values in ((task.row_metric, right), ("loss", losses))},
             scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (task.primary, "loss")},
         )
 
@@ -101,6 +102,22 @@ class Check:
             f"{self.texts} texts: probabilities differ by at most {self.largest_difference:.1e}, "
             f"{self.changed} predictions change; {kept}"
         )
+
+
+def _row_losses(task: Task, logits: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the loss of each row (rows,), without smoothing or weights."""
+    import torch
+
+    loss = task.loss(TrainingConfig(), targets)
+    pairs = zip(torch.from_numpy(logits).split(1), torch.from_numpy(targets).split(1), strict=True)
+    return np.array([float(loss.loss_sum(*pair)) for pair in pairs])
+
+
+def _describe_change(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> list[float]:
+    """Return the mean difference of rows, and its 95 % interval."""
+    differences = after - before
+    mean, error = float(differences.mean()), float(differences.std()) / len(differences) ** 0.5
+    return [mean, mean - 1.96 * error, mean + 1.96 * error]
 
 
 class Target(ABC):

@@ -88,7 +88,8 @@ def test_what_was_checked_is_recorded(finished: Path, exported: Path) -> None:
     assert check["changed"] == 0
     before, after = check["scores"]["macro_f1"]
     assert before == after
-    assert check["change"] == {"accuracy": [0, 0, 0]}
+    assert check["change"]["accuracy"] == [0, 0, 0]
+    assert check["change"]["loss"] == pytest.approx([0, 0, 0], abs=1e-5)
     assert recorded["model"] == str(finished)
     model = onnx.load(exported / "model.onnx")
     values = {entry.key: entry.value for entry in model.metadata_props}
@@ -280,8 +281,11 @@ def test_the_interval_of_the_change_is_paired() -> None:
     new = logits.copy()
     new[[5, 20, 30]] = [0, 1]
     sample = Sample(cast(Any, None), targets, logits)
-    mean, low, high = Check.compare(task, sample, new).change["accuracy"]
+    check = Check.compare(task, sample, new)
+    mean, low, high = check.change["accuracy"]
     assert mean == pytest.approx(-0.01)
+    before, after = check.scores["loss"]
+    assert check.change["loss"][0] == pytest.approx(after - before, abs=1e-6)
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt((3 - 0.01) / 100) / 10, rel=1e-3)
 
 
