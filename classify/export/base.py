@@ -65,8 +65,8 @@ def draw_sample(predictor: Predictor) -> Sample:
 class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
-    `change` is that of the mean row score (see `Task.row_scores`) and of the mean loss, each with its 95 % interval: the
-    differences of the rows are paired.
+    `change` is that of the mean row score (see `Task.row_scores`) and of the mean loss, each with the 95 % interval of
+    the rows' differences.
     """
 
     texts: int
