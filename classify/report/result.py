@@ -17,11 +17,13 @@ from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.multi_label_metrics import SCORED_ROWS
+from classify.evaluation.predictions_file import FOLD_COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.environment import count
 from classify.tables.formats.delimited import read_written
+from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -40,6 +42,7 @@ class Result:
     run: Mapping[str, Any]
     log: tuple[Mapping[str, Any], ...]
     rows: ScoredRows
+    table: Table  # predictions.csv
     texts: tuple[str, ...]
     task: Task
 
@@ -59,6 +62,7 @@ class Result:
             read_json(folder / "run.json"),
             _read_log(folder / "train_log.jsonl"),
             ScoredRows.read(folder),
+            table,
             tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
             trained_task(str(model)),
         )
@@ -78,6 +82,13 @@ class Result:
     def reads_pairs(self) -> bool:
         """Return whether the model was trained on text pairs."""
         return trained_texts(self.settings).pair is not None
+
+    @property
+    def other_columns(self) -> dict[str, list[str]]:
+        """Return the columns of the table that are no text, label or prediction."""
+        texts = trained_texts(self.metrics.get("texts", self.settings)).named
+        used = {*texts, *self.settings.get("label_columns", ()), *self.task.prediction_columns(), FOLD_COLUMN}
+        return {name: self.table.column(name) for name in self.table.columns if name not in used}
 
     @functools.cached_property
     def training_scores(self) -> Mapping[str, Any]:

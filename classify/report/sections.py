@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.metrics import display_name, softmax
+from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
 from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
@@ -32,6 +34,8 @@ _TEXT = 400
 _UNEXPLAINED: Mapping[str, Any] = {"output": "", "words": []}
 # Precisions at which automation is reported.
 _PRECISIONS, _ADVISED = (0.9, 0.95, 0.98, 0.99), 0.95
+# Share of the texts in a language from which the scores of languages are compared.
+_SHARE = 0.05
 # Labels that a chart names, and the letters of each.
 _CHARTED, _LETTERS = 30, 28
 _Context: TypeAlias = Callable[[Result], Mapping[str, Any] | None]
@@ -262,6 +266,18 @@ def lengths(result: Result) -> Mapping[str, Any] | None:
     parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
     names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
     return {"chart": charts.bars(names, [float(scores[part].mean()) for part in parts], x="characters", y="score")}
+
+
+@_section("Weak groups")
+def slices(result: Result) -> Mapping[str, Any] | None:
+    """Show the groups of rows on which the model is worse than on the others, by more than chance."""
+    scores = result.task.row_scores(result.predicted, result.rows.targets)
+    languages = [share for code, share in result.settings.get("languages", {}).items() if code != UNKNOWN]
+    several = sum(share >= _SHARE for share in languages) > 1
+    found = list_slices(result.texts, result.other_columns, several_languages=several, seed=0)
+    weak, tested = find_weak(found, scores)
+    metric = display_name(result.task.row_metric)
+    return {"weak": weak, "tested": tested, "metric": metric} if tested else None
 
 
 @_section("Training")

@@ -69,7 +69,8 @@ class MultiLabel(Task):
     row_metric = "jaccard"
     has_thresholds = True
     sections = (
-        "scores", "per_class", "label_charts", "worst_rows", "lengths", "data", "course", "usage", "decisions",
+        "scores", "per_class", "label_charts", "worst_rows", "slices", "lengths", "data", "course", "usage",
+        "decisions",
     )  # fmt: skip
     selection = (
         "average_precision",

@@ -50,7 +50,7 @@ class Regression(Task):
     primary = "pearson"
     row_metric = "mae"
     set_columns = ("score_low", "score_high")
-    sections = ("scores", "scatter", "worst_rows", "data", "course", "usage", "decisions")
+    sections = ("scores", "scatter", "worst_rows", "slices", "data", "course", "usage", "decisions")
     has_labels = False
     selection = ("pearson", "spearman", "mse", "mae", "loss")
 
