@@ -60,6 +60,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             _check_folder(folder, overwrite=options.overwrite_output_dir)
         trained, _ = count_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics
+    from classify.evaluation.scope import COLUMN, summarize
     from classify.prediction.evaluate import evaluate
     from classify.prediction.inputs import describe_table
     from classify.prediction.predictor import load_classifier
@@ -73,6 +74,8 @@ def run(arguments: Sequence[str], program: str) -> int:
         print(escape_controls(describe_table(labelled.table, labelled.texts)))
         print(escape_controls(metrics.table(scores)))
         print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
+        if (entry := read_json(folder / "metrics.json").get(COLUMN)) is not None:
+            print(escape_controls(summarize(entry)))
         for note in _notes(labelled, trained):
             print(escape_controls(f"note: {note}"))
         print(escape_controls(f"result: {folder}"))
@@ -91,7 +94,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     table, task = labelled.table, labelled.task
     counts = task.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
-    left_out = len(table) - len(labelled.rows)
+    left_out = len(table) - len(labelled.rows) - len(labelled.outside)
     # Of several labels: rows that may not have been labelled.
     none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
     notes = (

@@ -20,6 +20,7 @@ from classify.launch import device_plan, launcher, spawn
 from classify.tables.source import STANDARD_INPUT, reads_stream
 
 if TYPE_CHECKING:
+    from classify.evaluation.scope import Scope
     from classify.prediction.columns import PredictionColumns
 _OUT = "predictions.csv"
 
@@ -53,6 +54,12 @@ def make_parser(program: str) -> Parser:
         metavar="FLOAT",
         help="add the labels among which the right one is for this share of rows, or the ends of such an interval of "
         "scores; from held-out rows of the run (conformal prediction)",
+    )
+    parser.add_argument(
+        "--min-in-scope",
+        metavar="FLOAT",
+        help="the probability of belonging to a class below which the label of --out-of-scope-label is predicted "
+        "(default: 95 %% of the run's held-out rows are above it)",
     )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
@@ -107,6 +114,7 @@ def _check_text(options: argparse.Namespace) -> None:
         "min_confidence",
         "min_precision",
         "coverage",
+        "min_in_scope",
         "overwrite",
         "resume",
         "excel_safe",
@@ -202,6 +210,21 @@ def _predict_table(options: argparse.Namespace) -> int:
     return 0
 
 
+def _scope(options: argparse.Namespace) -> Scope | None:
+    """Return what tells texts that belong to no class, with the threshold of the flag, if any."""
+    from dataclasses import replace
+
+    from classify.evaluation.scope import Scope
+    from classify.modeling.result_folder import read_settings
+
+    scope = Scope.read(Path(options.model), read_settings(options.model))
+    if options.min_in_scope is None:
+        return scope
+    if scope is None:
+        raise InputError("--min-in-scope: the model was trained without --out-of-scope-label; drop the flag.")
+    return replace(scope, threshold=flags.probability(options.min_in_scope, "--min-in-scope"))
+
+
 def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]:
     """Return the columns to add to each row, and notes on what was required of them."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
@@ -234,6 +257,7 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]
         None if options.top_k is None else flags.count(options.top_k, "--top-k"),
         confidence,
         limit,
+        _scope(options),
         FOR_EXCEL if options.excel_safe and not options.exact else EXACT,
         options.excel_safe,
     )

@@ -97,7 +97,8 @@ class RunConfig:
         data, training = self.data, self.training
         if data.folds is not None:
             return data.folds
-        held_out = data.eval_data is not None or data.split_by_time is not None or data.split_like is not None
+        given = (data.eval_data, data.split_by_time, data.split_like, data.out_of_scope_label)
+        held_out = any(value is not None for value in given)
         validated = training.patience is not None or training.keep != "auto"
         limited = training.max_steps > 0 or training.max_minutes is not None
         epochs = training.num_train_epochs
@@ -233,6 +234,7 @@ class RunConfig:
         validating = {
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,
+            "--out-of-scope-label": data.out_of_scope_label is not None,
             "--split-like": data.split_like is not None and bool(data.folds),
             "--patience": training.patience is not None,
             f"--keep {training.keep}": training.keep == "best",

@@ -181,6 +181,13 @@ class DataConfig(ReadConfig):
     unlabelled_value: str | None = option(
         None, "label value that means unlabelled, e.g. -1, besides an empty cell", "--unlabelled-value"
     )
+    out_of_scope_label: str | None = option(
+        None,
+        "the label of texts that belong to none of the other classes, in the table or not; predicted where a text is "
+        "unlike all classes",
+        "--out-of-scope-label",
+        metavar="LABEL",
+    )
     label_names: str | None = option(
         None,
         "display names of labels: 0=negative,1=positive, or a file with one name per line",

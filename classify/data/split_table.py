@@ -83,6 +83,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     hashes = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
     in_training = dict(zip(scored, map(tuple, find_overlap(*hashes)), strict=True))
     unlabelled = _find_unlabelled(tables, encoder)
+    outside, outside_scored = _find_outside(tables, encoder, seed)
     # A test table without any label is there to be predicted.
     predicted = {
         file: split
@@ -113,11 +114,14 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
             *texts_noted,
             *map(note, warnings),
             *rest,
+            *_describe_outside(config.out_of_scope_label, outside, outside_scored),
         ),
         unlabelled=predicted,
         in_training=in_training,
         assignment=assignment,
         folds=fold_of,
+        outside=outside,
+        outside_scored=outside_scored,
     )
 
 
@@ -314,10 +318,44 @@ def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Sp
     """Return the rows without a label of each table, by the name of the file for their predictions."""
     splits: dict[str, Split] = {}
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
-        if table is not None and not (labelled := encoder.labelled(table, tables.columns.label)).all():
-            rows = np.flatnonzero(~labelled)
-            splits[f"unlabelled{name}.csv"] = Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
+        if table is None:
+            continue
+        column = tables.columns.label
+        rows = np.flatnonzero(~encoder.labelled(table, column) & ~encoder.outside(table, column))
+        if len(rows):
+            splits[f"unlabelled{name}.csv"] = _without_targets(table, rows)
     return splits
+
+
+def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tuple[tuple[Split, ...], Split | None]:
+    """Return the rows of none of the classes: all but those to score, and these.
+
+    The rows to score are those of the test table or the test split of a column, else every second one by seed.
+    """
+    column, table = tables.columns.label, tables.train
+    found = [
+        (source, np.flatnonzero(encoder.outside(source, column)))
+        for source in (table, tables.eval, tables.test)
+        if source is not None
+    ]
+    fitted = [_without_targets(source, rows) for source, rows in found if source is not tables.test and len(rows)]
+    if tables.test is not None:
+        scored = _without_targets(*found[-1])
+    elif fitted and fitted[0].table is table:
+        rows = fitted.pop(0).rows
+        if tables.columns.split is not None:
+            tested = _by_column(tables, rows).rows(_TEST)
+        else:
+            tested = np.random.default_rng(seed).permutation(rows)[: len(rows) // 2]
+        fitted.insert(0, _without_targets(table, np.setdiff1d(rows, tested)))
+        scored = _without_targets(table, np.sort(tested))
+    else:
+        scored = _without_targets(table, np.empty(0, dtype=np.int64))
+    return tuple(fitted), scored if len(scored) else None
+
+
+def _without_targets(table: Table, rows: Rows) -> Split:
+    return Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
 
 
 def _too_few(
@@ -355,6 +393,17 @@ def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> Finding
     rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
     what = f"predicted in {file} at the end (--drop-unlabelled drops them)" if predicted else "dropped"
     return note(f"{rows} without a label: {what}", split.table.path)
+
+
+def _describe_outside(label: str | None, fitted: Sequence[Split], scored: Split | None) -> list[Finding]:
+    """Describe where the rows of none of the classes are used."""
+    if label is None:
+        return []
+    counts = [sum(map(len, fitted)), 0 if scored is None else len(scored)]
+    rows = f"{counts[0]:,} rows to fit the score, {counts[1]:,} to score, none to train on"
+    if not any(counts):
+        rows = "no row has it; the score is fitted by leaving out each class in turn"
+    return [decided("out of scope", repr(label), rows, "--out-of-scope-label", True)]
 
 
 def _warnings(

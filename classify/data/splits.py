@@ -47,6 +47,9 @@ class Splits:
 
     `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
     out: the validation split is the training split, and its logits come from models that were trained without the row.
+
+    `outside` are rows that belong to none of the classes, `outside_scored` those of them that are scored; none of them
+    is trained on.
     """
 
     columns: Columns
@@ -61,6 +64,8 @@ class Splits:
     in_training: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assignment: npt.NDArray[np.int8] | None = None
     folds: Rows | None = None
+    outside: tuple[Split, ...] = ()
+    outside_scored: Split | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -86,7 +91,7 @@ class Splits:
     def tables(self) -> list[Table]:
         """Return each table once, `--data` first."""
         tables: list[Table] = []
-        for split in (self.train, self.validation, self.test, *self.unlabelled.values()):
+        for split in (self.train, self.validation, self.test, *self.unlabelled.values(), self.outside_scored):
             if split is not None and not any(split.table is table for table in tables):
                 tables.append(split.table)
         return tables
@@ -124,6 +129,10 @@ class LabelEncoder(ABC):
     @abstractmethod
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
         """Return whether each of the distinct cells of a column is a label."""
+
+    def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether each row of a table has the label for none of the classes."""
+        return np.zeros(len(table), dtype=bool)
 
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Targets:

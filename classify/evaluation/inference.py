@@ -55,14 +55,17 @@ def compute_logits(
 
 
 @torch.no_grad()
-def compute_local_logits(classifier: Classifier, tokens: Tokens, world: World) -> torch.Tensor:
-    """Return logits (len(tokens), outputs) of all rows, computed by this rank alone; not for a sharded model."""
+def compute_local_logits(
+    classifier: Classifier, tokens: Tokens, world: World, *, features: bool = False
+) -> torch.Tensor:
+    """Return logits (len(tokens), outputs) of all rows, or `features`, by this rank alone; not for a sharded model."""
     assert not any(module.training for module in classifier.modules())
     lengths = tokens.lengths()
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
-    result = torch.empty((len(tokens), classifier.output_layer.out_features))
+    layer = classifier.output_layer
+    result = torch.empty((len(tokens), layer.in_features if features else layer.out_features))
     for batch in batches:
-        for places, output in _compute_in_memory(classifier, tokens, np.arange(len(tokens)), batch, world, False):
+        for places, output in _compute_in_memory(classifier, tokens, np.arange(len(tokens)), batch, world, features):
             result[torch.from_numpy(places)] = output[: len(places)].float().cpu()
     return result
 

@@ -198,6 +198,14 @@ def classification_metrics(predicted: Array, targets: Array, ratings: Array | No
     return metrics
 
 
+def holm(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the p-values (tests,) corrected for their number (Holm, 1979, Scandinavian Journal of Statistics 6)."""
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    return corrected
+
+
 def wilson_interval(right: Any, rows: Any) -> tuple[Array, Array]:
     """Return Wilson's 95 % score intervals (1927) of `right` correct rows out of `rows`, at least one, elementwise.
 

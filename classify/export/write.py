@@ -13,7 +13,7 @@ import numpy as np
 
 from classify.data import split_record
 from classify.errors import ClassifyError, DiskError, InputError, disk_refusal
-from classify.evaluation import scored_rows
+from classify.evaluation import scope, scored_rows
 from classify.export.base import Check, Target, draw_sample
 from classify.files import atomic_path, write_json
 from classify.modeling.result_folder import EXPORTED
@@ -53,6 +53,7 @@ def export_model(model: str, target: Target, out: Path) -> Check:
                 if (run / name).exists():
                     shutil.copyfile(run / name, made / name)
             settings = {**predictor.settings, "export": {"target": target.name}}
+            settings.pop(scope.COLUMN, None)  # needs the features, which the graph does not return
             write_json(made / "classify.json", settings)
             recorded = target.write(predictor, made, sample)
             with load_classifier(str(made)) as exported:

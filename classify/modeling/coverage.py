@@ -30,23 +30,28 @@ def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer
 
     Special tokens do not count, nor does the space mark that SentencePiece puts before an unknown word.
     """
+    unknown, total = count_unknown(tokens, tokenizer)
+    return int(unknown[rows].sum()) / max(1, int(total[rows].sum()))
+
+
+def count_unknown(tokens: Tokens, tokenizer: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the number (rows,) of tokens that the tokenizer does not know, and that of all; see above."""
     unknown, space = tokenizer.unk_token_id, tokenizer.convert_tokens_to_ids(_SPACE)
+    total = sum((segment.lengths() for segment in tokens.segments), np.zeros(len(tokens), dtype=np.int64))
     if unknown is None:
-        return 0.0
-    total = sum(int(segment.lengths(rows).sum()) for segment in tokens.segments)
+        return np.zeros_like(total), total
     if space not in (None, unknown):  # other tokenizers do not know the mark
-        total -= sum(_count(segment, rows, space) for segment in tokens.segments)
-    return sum(_count(segment, rows, unknown) for segment in tokens.segments) / max(1, total)
+        total = total - sum(_count(segment, space) for segment in tokens.segments)
+    return np.sum([_count(segment, unknown) for segment in tokens.segments], axis=0), total
 
 
-def _count(segment: Segment, rows: npt.NDArray[np.int64], token: int) -> int:
-    is_counted = np.zeros(len(segment), dtype=bool)
-    is_counted[rows] = True
-    count = 0
+def _count(segment: Segment, token: int) -> npt.NDArray[np.int64]:
+    """Return how often each row has a token."""
+    counts = np.zeros(len(segment), dtype=np.int64)
     for start in range(0, len(segment.ids), _BLOCK):
         places = start + np.flatnonzero(segment.ids[start : start + _BLOCK] == token)
-        count += int(is_counted[np.searchsorted(segment.offsets, places, side="right") - 1].sum())
-    return count
+        counts += np.bincount(np.searchsorted(segment.offsets, places, side="right") - 1, minlength=len(segment))
+    return counts
 
 
 def count_scripts(texts: Iterable[str]) -> collections.Counter[str]:

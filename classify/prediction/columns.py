@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from classify.errors import InputError
 from classify.evaluation.predictions_file import EXACT
+from classify.evaluation.scope import Scope
 from classify.tasks.base import Task
 
 ACCEPTED = "accepted"
@@ -22,7 +23,8 @@ class PredictionColumns:
     """Format the probabilities of a row as cells.
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
-    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Task.set_fields`).
+    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Task.set_fields`). `scope`: add
+    the probability of belonging to a class, and predict its label below the threshold.
     `digits` is the format of numbers; `for_excel`: see `TableWriter`.
 
     Raises InputError where the task has no labels to rank, or no confidence.
@@ -32,6 +34,7 @@ class PredictionColumns:
     top_k: int | None = None
     min_confidence: float | None = None
     set_limit: float | None = None
+    scope: Scope | None = None
     digits: str = EXACT
     for_excel: bool = False
 
@@ -56,11 +59,19 @@ class PredictionColumns:
     def _kept(self) -> list[str]:
         """Return the columns of the task; with `top_k` without those of the labels, which are the last."""
         names = self.task.prediction_columns()
+        names = names if self.scope is None else self.scope.names(names)
         return names if self.top_k is None else names[: -len(self.task.labels)]
 
-    def cells(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """Yield the cells of each row of probabilities (rows, outputs)."""
+    def cells(self, outputs: npt.NDArray[np.float32]) -> Iterator[list[str]]:
+        """Yield the cells of each row of a predictor's outputs (rows, ...)."""
+        logits = outputs if self.scope is None else outputs[:, :-1]
+        probabilities = self.task.probabilities(logits)
         all_fields = self.task.prediction_fields(probabilities, self.digits)
+        confidence = probabilities.max(axis=1)
+        if self.scope is not None:
+            in_scope = outputs[:, -1]
+            all_fields = self.scope.mark(map(list, all_fields), in_scope, self.digits)
+            confidence = np.where(in_scope < self.scope.threshold, 1 - in_scope, confidence)
         kept = len(self._kept)
         best: npt.NDArray[Any] = np.empty((len(probabilities), 0), dtype=np.int64)
         if self.top_k is not None:
@@ -68,10 +79,11 @@ class PredictionColumns:
         sets: Iterator[list[str]] = itertools.repeat([], len(probabilities))
         if self.set_limit is not None:
             sets = self.task.set_fields(probabilities, self.set_limit, self.digits)
-        for row, fields, places, members in zip(probabilities, all_fields, best.tolist(), sets, strict=True):
+        rows = zip(probabilities, confidence, all_fields, best.tolist(), sets, strict=True)
+        for row, sure, fields, places, members in rows:
             cells = fields[:kept]
             for place in places:
                 cells += [self.task.labels[place], f"{row[place]:{self.digits}}"]
             if self.min_confidence is not None:
-                cells.append("true" if row.max() >= self.min_confidence else "false")
+                cells.append("true" if sure >= self.min_confidence else "false")
             yield [*cells, *members]

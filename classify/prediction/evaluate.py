@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
+from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_dir, write_json
+from classify.prediction.columns import PredictionColumns
 from classify.prediction.labelled import LabelledTable
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
@@ -31,12 +33,13 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, traine
     """
     table, task, targets = labelled.table, labelled.task, labelled.targets
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
-    blocks = [logits for _, logits in logit_blocks(predictor, table, labelled.texts, labelled.rows)]
-    logits: npt.NDArray[np.float32] = np.concatenate(blocks)
-    scores = task.score(logits, targets, _SEED)
+    every = np.sort(np.concatenate([labelled.rows, labelled.outside]))
+    outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, labelled.texts, every)])
+    inside, outside = (outputs[np.isin(every, rows)] for rows in (labelled.rows, labelled.outside))
+    scores = task.score(predictor.split_outputs(inside)[0], targets, _SEED)
     with predictor.world.sync_errors():
         if predictor.world.is_main:
-            _write(predictor, labelled, folder, logits, scores, trained_rows)
+            _write(predictor, labelled, folder, inside, outside, scores, trained_rows)
     return scores
 
 
@@ -44,13 +47,15 @@ def _write(
     predictor: Predictor,
     labelled: LabelledTable,
     folder: Path,
-    logits: npt.NDArray[np.float32],
+    inside: npt.NDArray[np.float32],
+    outside: npt.NDArray[np.float32],
     scores: Scores,
     trained_rows: int,
 ) -> None:
-    table, task, targets = labelled.table, labelled.task, labelled.targets
+    table, task, targets, scope = labelled.table, labelled.task, labelled.targets, predictor.scope
+    logits, in_scope = predictor.split_outputs(inside)
     probabilities = task.probabilities(logits)
-    fields = task.prediction_fields(probabilities)
+    columns = PredictionColumns(task, scope=scope)
     hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
     metrics: dict[str, Any] = {
         "task": task.name,
@@ -64,11 +69,18 @@ def _write(
         "baseline": None,
         "majority": task.majority(targets, targets).as_json(),
     }
+    if scope is not None and in_scope is not None:
+        right = task.decide(probabilities) == targets
+        metrics[COLUMN] = scope.describe(in_scope, right, outside[:, -1])
     data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
     record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
-        write_predictions(made / "predictions.csv", table, labelled.rows, task.prediction_columns(), fields)
+        files = {"predictions.csv": (labelled.rows, inside)}
+        if scope is not None and len(outside):
+            files[OUTSIDE_FILE] = labelled.outside, outside
+        for name, (rows, outputs) in files.items():
+            write_predictions(made / name, table, rows, columns.names, columns.cells(outputs))
         ScoredRows(hashes, targets, logits, task.decide(probabilities), None).write(made)
         write_json(made / "metrics.json", metrics)
         write_json(made / "run.json", {**record, "versions": versions(), "status": "finished"})

@@ -25,13 +25,17 @@ _JOINED = "labels"
 
 @dataclass(frozen=True)
 class LabelledTable:
-    """A table, its text columns, the task, and the rows (n,) that have a label with their targets (n, ...)."""
+    """A table, its text columns, the task, and the rows (n,) that have a label with their targets (n, ...).
+
+    `outside` (m,) are the rows whose label means none of the classes.
+    """
 
     table: Table
     texts: TextColumns
     task: Task
     rows: npt.NDArray[np.int64]
     targets: npt.NDArray[Any]
+    outside: npt.NDArray[np.int64]
 
 
 def read_labelled(
@@ -52,7 +56,7 @@ def read_labelled(
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
     targets = task.encode(table, column, f"the training data of {model}")[rows]
-    return LabelledTable(table, texts, task, rows, targets)
+    return LabelledTable(table, texts, task, rows, targets, np.flatnonzero(task.outside(table, column)))
 
 
 def _find_label_column(

@@ -74,7 +74,7 @@ class OnnxPredictor(Predictor):
         super().__init__(folder, settings, task, tokenizer)
         self.session, self.world, self.precision = session, Alone(), settings["export"]["target"]
 
-    def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+    def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Compute logits (len(tokens), outputs), texts of similar length together."""
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")

@@ -18,6 +18,7 @@ from classify.config.fields import describe
 from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, tokenize
 from classify.errors import InputError
+from classify.evaluation.scope import Scope
 from classify.modeling.result_folder import EXPORTED, trained_texts
 from classify.tables.derived import TextColumns
 from classify.tables.encoding import replace_surrogates
@@ -30,11 +31,13 @@ RUNTIMES = {EXPORTED: "onnx", "model.safetensors": "pytorch"}
 class Predictor(ABC):
     """A trained classifier. In a single process it is thread-safe.
 
-    `world` has the identity and the collectives of this process; `precision` names that of the scores.
+    `world` has the identity and the collectives of this process; `precision` names that of the scores. `scope` tells
+    texts that belong to none of the labels, where it was trained with --out-of-scope-label.
     """
 
     world: Any
     precision: str
+    scope: Scope | None = None
     can_explain: ClassVar[bool] = True
 
     def __init__(self, folder: str, settings: dict[str, Any], task: Task, tokenizer: Any):
@@ -92,19 +95,37 @@ class Predictor(ABC):
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
         return self.labels.index(label)
 
-    @abstractmethod
     def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return the logits (len(tokens), outputs) of tokenized texts, at least one. A collective.
+        """Return the logits (len(tokens), labels) of tokenized texts; see `compute_outputs`."""
+        return self.split_outputs(self.compute_outputs(tokens))[0]
 
-        Raises InputError if the tokenizer does not match the model.
+    @property
+    def num_outputs(self) -> int:
+        """Return the number of columns of `compute_outputs`."""
+        return len(self.labels) + (self.scope is not None)
+
+    def split_outputs(
+        self, outputs: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any] | None]:
+        """Return the logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
+        if self.scope is None:
+            return outputs, None
+        return outputs[:, :-1], outputs[:, -1]
+
+    @abstractmethod
+    def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Return the logits of tokenized texts, at least one, and the probability of being in scope, if there is one.
+
+        The shape is (len(tokens), labels), or one column more. A collective. Raises InputError if the tokenizer does
+        not match the model.
         """
 
     def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenizes and computes a shard.
+        """Return the outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
 
         A collective, with the same texts on every rank, at least one.
         """
-        return self.compute_logits(self.tokenize(first, second))
+        return self.compute_outputs(self.tokenize(first, second))
 
     @abstractmethod
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[Any]:

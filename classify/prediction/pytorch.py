@@ -17,6 +17,7 @@ from classify.distributed.process_group import start
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.inference import compute_local_logits, compute_logits
+from classify.evaluation.scope import Scope
 from classify.launch import launcher, process_settings
 from classify.launch.device_plan import plan_alone, plan_here
 from classify.modeling.attributions import STEPS, WordAttribution, explain
@@ -41,36 +42,46 @@ class PyTorchPredictor(Predictor):
     ):
         super().__init__(folder, settings, task, tokenizer)
         self.classifier, self.world, self.precision = classifier, world, classifier.precision.name
+        self.scope = Scope.read(Path(folder), settings)
         self._is_ready, self._preparing = False, threading.Lock()
 
-    def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return the logits (len(tokens), outputs) of tokenized texts, at least one. A collective.
-
-        Raises InputError if the tokenizer does not match the model.
-        """
+    def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Return logits, and the probability of being in scope; see `Predictor.compute_outputs`."""
         self._check_ids(tokens)
         self._prepare(tokens)
+        features = self.scope is not None
         with self._settings():
-            return compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world)
+            computed = compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world, features=features)
+        return self._as_outputs(computed)
+
+    def _as_outputs(self, computed: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return logits as they are; of features the logits, and the probability of being in scope."""
+        if self.scope is None:
+            return computed
+        layer = self.classifier.output_layer
+        weight, bias = (tensor.detach().float().cpu().numpy() for tensor in (layer.weight, layer.bias))
+        logits = computed @ weight.T + bias
+        return np.column_stack([logits, self.scope.probabilities(computed, logits)])
 
     def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the logits (len(first), outputs) of texts, or pairs; each rank tokenizes and computes a shard.
+        """Return the outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
 
         A collective, with the same texts on every rank, at least one.
         """
         rank, count = self.world.rank, self.world.world_size
         if len(first) < count:  # a rank without a text could not verify packing
-            return self.compute_logits(self.tokenize(first, second))
+            return self.compute_outputs(self.tokenize(first, second))
         with self.world.sync_errors():  # each rank has other texts
             tokens = self.tokenize(first[rank::count], None if second is None else second[rank::count])
             self._check_ids(tokens)
         self._prepare(tokens)
         with self._settings():
-            local = compute_local_logits(self.classifier, tokens, self.world)
+            features = self.scope is not None
+            local = compute_local_logits(self.classifier, tokens, self.world, features=features)
         gathered = self.world.gather(local.to(self.world.device)).cpu().numpy()
         result = np.empty_like(gathered)
         result[np.concatenate([np.arange(rank, len(first), count) for rank in range(count)])] = gathered
-        return result
+        return self._as_outputs(result)
 
     def _check_ids(self, tokens: Tokens) -> None:
         check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)

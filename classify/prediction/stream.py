@@ -127,7 +127,7 @@ class _StandardOutput:
 
     def append(self, logits: Logits) -> None:
         rows = np.arange(self._row, self._row + len(logits))
-        cells = self._columns.cells(self._columns.task.probabilities(logits))
+        cells = self._columns.cells(logits)
         write_rows(self._writer, self._table, rows, cells)
         self._row += len(logits)
 
@@ -171,7 +171,7 @@ def predict_table(
         if world.is_main and keeps:
             identity = f"{fingerprint(predictor.folder)} {predictor.precision} {digests}"
             key = hashlib.sha256(identity.encode()).hexdigest()
-            partial = PartialLogits(partial_path(path), key, len(predictor.labels), resume=resume)
+            partial = PartialLogits(partial_path(path), key, predictor.num_outputs, resume=resume)
             remove_temporaries(path.parent, path.name)
         if world.is_main and out == STANDARD_OUTPUT:
             sink = _StandardOutput(table, columns)
@@ -184,7 +184,7 @@ def predict_table(
             if isinstance(sink, _StandardOutput):
                 sink.finish()
             elif sink is not None:
-                cells = (row for block in map(columns.task.probabilities, sink) for row in columns.cells(block))
+                cells = (row for block in sink for row in columns.cells(block))
                 rows = np.arange(len(table))
                 write_predictions(path, table, rows, columns.names, cells, for_excel=columns.for_excel)
     except BaseException:
@@ -220,7 +220,7 @@ def predict_batches(
 def logit_blocks(
     predictor: Predictor, table: Table, texts: TextColumns, rows: npt.NDArray[np.int64], *, done: int = 0
 ) -> Iterator[tuple[int, Logits]]:
-    """Yield the logits of `rows` (ascending) from index `done` on, block by block, with the index that ends each.
+    """Yield the outputs of `rows` (ascending) from index `done` on, block by block, with the index that ends each.
 
     Progress is shown on the main process: a bar on a terminal, else a line every ten seconds at most. A collective.
     """

@@ -57,9 +57,15 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
-    blocks = [block for _, block in logit_blocks(predictor, table, texts, candidates)]
-    probabilities = predictor.task.probabilities(np.concatenate(blocks))
+    outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, candidates)])
+    logits, in_scope = predictor.split_outputs(outputs)
+    probabilities = predictor.task.probabilities(logits)
     order = np.argsort(predictor.task.certainty(probabilities), kind="stable")
+    if predictor.scope is not None and in_scope is not None:
+        is_inside = in_scope[order] >= predictor.scope.threshold
+        if not is_inside.all():
+            left_out["out of scope"] = int((~is_inside).sum())
+        order = order[is_inside]
     chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
     return Suggestions(candidates[chosen], probabilities[chosen], len(candidates), left_out)
 

@@ -17,6 +17,7 @@ from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.metrics import display_name, softmax
+from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
 from classify.prediction.explanations import TEXTS, read_explanations
@@ -84,6 +85,7 @@ def scores(result: Result) -> Mapping[str, Any]:
         "previous": previous and previous.folder.name,
         "compared": compared,
         "relabelled": relabelled,
+        "in_scope": summarize(result.metrics[COLUMN]) if COLUMN in result.metrics else None,
     }
 
 

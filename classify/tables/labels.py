@@ -32,6 +32,8 @@ _MISSING = MISSING - {"none", "-", "--", "?"}
 _PLACEHOLDERS = frozenset(
     {"none", "?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
 )
+# Names of classes whose texts may be alike in nothing but belonging to no other class.
+_OUTSIDE = frozenset({"oos", "out_of_scope", "out of scope", "out-of-scope", "other"})
 _SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
 # Dates that spreadsheets make of labels such as 5-1 or 1-2024.
 _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
@@ -48,7 +50,8 @@ _MOST_COMPARED = 1000
 class ClassNames:
     """Class names: `names` maps labels of the table to their class where its name differs.
 
-    `unlabelled` are labels that count as missing, as empty cells do; `rows` counts the rows of each label, `missing`
+    `unlabelled` are labels that count as missing, as empty cells do, and `outside` those of them that mean none of the
+    classes; `rows` counts the rows of each label, `missing`
     those of spellings of a missing value.
     `normalized`: labels that differ in case, spaces or Unicode form alone are one class.
     """
@@ -58,18 +61,20 @@ class ClassNames:
     rows: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
     normalized: bool = True
+    outside: frozenset[str] = frozenset()
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the class names of a trained model, from its classify.json."""
         stored = settings["label_spelling"]
-        return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=stored["normalized"])
+        outside = frozenset(stored.get("outside", ()))
+        return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=stored["normalized"], outside=outside)
 
     def as_settings(self) -> dict[str, Any]:
         """Return the entry of classify.json."""
         names = {label: name for label, name in self.names.items() if label != name}
         stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
-        return {"label_spelling": stored}
+        return {"label_spelling": stored | ({"outside": sorted(self.outside)} if self.outside else {})}
 
     def spell(self, written: Iterable[str], classes: Sequence[str]) -> Self:
         """Return the names with further labels `written`, where each differs in spelling alone from one of `classes`.
@@ -148,6 +153,12 @@ class ClassNames:
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
                 if rows and self._may_mean_none(label)
+            ),
+            *(
+                f"the label {label!r} ({rows}) may mean none of the other classes; if so, give --out-of-scope-label "
+                f"{shlex.quote(label)}"
+                for label, rows in self.rows.items()
+                if rows and label not in self.outside and normalize_text(label) in _OUTSIDE
             ),
             *(
                 [f"the label {dates[0]!r} looks like a date, others do not: a spreadsheet may have changed it"]

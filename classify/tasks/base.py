@@ -54,6 +54,7 @@ class Task(LabelEncoder):
     selection: tuple[str, ...]  # the metrics that may select the best weights, first the default
     has_labels: ClassVar[bool] = True  # its outputs are labels, not numbers
     has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
+    has_scope: ClassVar[bool] = False  # texts may belong to none of its labels (see `evaluation.scope`)
     has_thresholds: ClassVar[bool] = False  # `finalize` chooses thresholds by the scores of the rows it gets
     share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
     set_columns: ClassVar[tuple[str, ...]] = ()  # that `set_fields` fills; () where predictions have no sets

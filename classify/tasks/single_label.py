@@ -63,6 +63,7 @@ class SingleLabel(Task):
         "usage", "decisions",
     )  # fmt: skip
     has_confidence = True
+    has_scope = True
     set_columns = ("label_set",)
     share = "accuracy"
 
@@ -103,6 +104,12 @@ class SingleLabel(Task):
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
         return [self._classes.of(cell) is not None for cell in cells]
+
+    def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        if not self._classes.outside or not table.has_column(column):
+            return super().outside(table, column)
+        values, numbers = table.dictionary_encode(column)
+        return np.array([value in self._classes.outside for value in values], dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """Return (rows,) class numbers, -1 for a row without a label."""

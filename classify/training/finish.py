@@ -16,6 +16,7 @@ from classify.evaluation import metrics
 from classify.evaluation.calibration import Rescaling
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
+from classify.training.open_set import fit_scope
 from classify.training.result_files import WRITERS, Final, Results
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
@@ -55,6 +56,7 @@ def finish(
     if splits.test is not None:
         predicted = _predict(context, final.task, final.scored, splits.test)
         scores = task.score(final.scored, splits.test.targets, seed, predicted)
+    open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
     log.write_final(trainer, task, final.scored, splits.scored.targets)
@@ -73,6 +75,7 @@ def finish(
                 record=record,
                 weights=weights,
                 unlabelled=unlabelled,
+                open_set=open_set,
                 validation_scores=validation_scores,
                 scores=scores,
                 unseen=_score_unseen(context, final),

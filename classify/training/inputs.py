@@ -97,6 +97,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
         task = recognize(tables)
         labelled = np.flatnonzero(task.labelled(tables.train, tables.columns.label))
         languages = _detect_languages(tables, labelled, config.training.seed)
+        if config.data.out_of_scope_label is not None and not task.has_scope:
+            raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
         config, new_labels, head = _choose_head(config, task)
         config = _choose_by_texts(config, tables, languages)
         task.check_settings(config.training)

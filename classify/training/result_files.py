@@ -18,7 +18,7 @@ import torch
 from classify.data import split_record
 from classify.data.splits import Splits
 from classify.errors import SHOWN, list_some
-from classify.evaluation import advice, metrics, scored_rows, suspects_file
+from classify.evaluation import advice, metrics, scope, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
@@ -28,6 +28,7 @@ from classify.files import write_json
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.formats.base import ReadOptions
 from classify.tasks.base import Task
+from classify.training.open_set import OpenSet
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
@@ -65,6 +66,7 @@ class Results:
     record: RunRecord
     weights: dict[str, Any]
     unlabelled: dict[str, Logits]
+    open_set: OpenSet | None
     validation_scores: metrics.Scores
     scores: metrics.Scores
     unseen: metrics.Scores | None
@@ -120,12 +122,15 @@ def _write_model(results: Results) -> None:
         "languages": context.inputs.languages.shares,
         "long_text": context.config.data.long_texts,
         **results.task.settings(),
+        **({} if results.open_set is None else results.open_set.scope.as_settings()),
     }
     dtype = getattr(torch, context.config.training.save_dtype)
     weights = {
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
     }
     save_model(context.output.folder, context.classifier.model, weights, context.data.tokenizer, settings)
+    if results.open_set is not None:
+        results.open_set.scope.write(context.output.folder)
     # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
     for name in ("metrics.json", scored_rows.FILE):
         (context.output.folder / name).unlink(missing_ok=True)
@@ -136,9 +141,15 @@ def _write_predictions(results: Results) -> None:
     digits = FOR_EXCEL if context.config.training.excel_safe else EXACT
     files = {"predictions.csv": (results.splits.scored, results.final.scored)}
     files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
+    open_set = results.open_set
+    if open_set is not None and results.splits.outside_scored is not None:
+        files[scope.OUTSIDE_FILE] = (results.splits.outside_scored, open_set.outside_logits)
     for name, (split, logits) in files.items():
         columns, predicted = task.prediction_columns(), results.predicted if split is results.splits.scored else None
         fields = task.prediction_fields(task.probabilities(logits), digits, predicted)
+        if open_set is not None and name in ("predictions.csv", scope.OUTSIDE_FILE):
+            in_scope = open_set.outside if name == scope.OUTSIDE_FILE else open_set.in_scope
+            columns, fields = open_set.scope.names(columns), open_set.scope.mark(fields, in_scope, digits)
         if split is results.splits.train:  # scored by the fold that did not train on the row
             assert results.splits.folds is not None
             columns = [*columns, FOLD_COLUMN]
@@ -212,6 +223,7 @@ def _write_metrics(results: Results) -> None:
             "eval": validation,
             "test": test,
             "calibration": results.final.calibration,
+            **({} if results.open_set is None else {"in_scope": results.open_set.metrics}),
             "baseline": _describe_baseline(results),
             "majority": results.majority.as_json(),
             "probe": results.trainer.probe_metrics,
@@ -243,6 +255,8 @@ def _print_summary(results: Results) -> None:
         on = f", fitted on {baseline.rows} of {fitted} rows" if baseline.rows < fitted else ""
         line += f"; TF-IDF baseline: {metrics.format_metrics(baseline.metrics)} ({baseline.seconds:.1f} s{on})"
     output.log(line)
+    if results.open_set is not None:
+        output.log(scope.summarize(results.open_set.metrics))
     for note in _notes(results, "cross-validated" if results.splits.method == name else name):
         output.log(f"note: {note}")
     output.log("")

@@ -164,6 +164,10 @@ class TrainingContext:
         """Compute the logits of a split in file order, as the model is now. A collective."""
         return compute_logits(self.classifier, self.data.of(split).tokens, split.rows, self.world)
 
+    def compute_features(self, split: Split) -> npt.NDArray[np.float32]:
+        """Compute the inputs of the output layer (rows, width) in the same way."""
+        return compute_logits(self.classifier, self.data.of(split).tokens, split.rows, self.world, features=True)
+
 
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     """Tokenize every table once and decide the max length.

@@ -1,0 +1,152 @@
+"""Find groups of rows on which a model is worse than on the others, by more than chance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.languages import UNKNOWN, detect_languages
+from classify.evaluation.metrics import holm, wilson_interval
+from classify.tables.profile import is_number
+
+# Rows that a slice and the rest have at least, parts of an ordered column, and values of a column that has slices.
+_FEWEST, _PARTS, _VALUES = 20, 5, 50
+# Share of wrong conclusions, over all slices together.
+_LEVEL = 0.05
+# Rows of a cluster of similar texts on average, clusters at most, dimensions, and words that name one.
+_PER_CLUSTER, _CLUSTERS, _DIMENSIONS, _WORDS = 60, 20, 50, 4
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+Rows = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows that share a property: `kind` is the property, `value` its value."""
+
+    kind: str
+    value: str
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class WeakSlice:
+    """A slice, its rows, their mean score with its 95 % interval, the mean of the others, and a corrected p-value."""
+
+    kind: str
+    value: str
+    rows: int
+    score: float
+    interval: tuple[float, float]
+    rest: float
+    p: float
+
+
+def list_slices(
+    texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, several_languages: bool, seed: int
+) -> list[Slice]:
+    """Return the slices of rows by text length, language, the values of `columns`, and similar words.
+
+    Columns of numbers or ISO 8601 dates are cut into fifths, and skipped where they have few values.
+    """
+    found = list(_cut("characters", np.array([len(text) for text in texts], dtype=np.float64), None))
+    if several_languages:
+        found += _group("language", [next(iter(detect_languages([text]).shares), UNKNOWN) for text in texts])
+    for name, cells in columns.items():
+        if len(set(cells)) <= _VALUES:
+            found += _group(name, cells)
+        elif all(map(is_number, cells)):
+            found += _cut(name, np.array(cells, dtype=np.float64), cells)
+        elif all(map(_DATE.match, cells)):
+            found += _cut(name, np.unique(cells, return_inverse=True)[1].astype(np.float64), cells)
+    return [*found, *_cluster(texts, seed)]
+
+
+def find_weak(slices: Sequence[Slice], scores: Scores) -> tuple[list[WeakSlice], int]:
+    """Return the slices whose `scores` (rows,) are lower than the others', the worst first, and how many were tested.
+
+    Fisher's exact test of right and wrong, else Welch's t test, each one-sided; corrected for the number of slices
+    (Holm, 1979).
+    """
+    tested = [one for one in slices if _FEWEST <= len(one.rows) <= len(scores) - _FEWEST]
+    inside = [np.isin(np.arange(len(scores)), one.rows) for one in tested]
+    probabilities = np.array([_test(scores[mask], scores[~mask]) for mask in inside])
+    weak = [
+        WeakSlice(
+            one.kind, one.value, len(one.rows), float(scores[mask].mean()), _interval(scores[mask]),
+            float(scores[~mask].mean()), float(p),
+        )
+        for one, mask, p in zip(tested, inside, holm(probabilities), strict=True)
+        if p < _LEVEL
+    ]  # fmt: skip
+    return sorted(weak, key=lambda one: one.score - one.rest), len(tested)
+
+
+def _group(kind: str, cells: Sequence[str]) -> Iterator[Slice]:
+    values, places = np.unique(np.array(cells, dtype=object).astype(str), return_inverse=True)
+    for number, value in enumerate(values.tolist()):
+        yield Slice(kind, value or "empty", np.flatnonzero(places == number))
+
+
+def _cut(kind: str, numbers: npt.NDArray[np.float64], cells: Sequence[str] | None) -> Iterator[Slice]:
+    """Yield fifths by rising number; equal numbers may be in two of them."""
+    for part in np.array_split(np.argsort(numbers, kind="stable"), _PARTS):
+        if len(part):
+            ends = [f"{numbers[row]:g}" if cells is None else cells[row] for row in (part[0], part[-1])]
+            yield Slice(kind, " to ".join(ends), part)
+
+
+def _cluster(texts: Sequence[str], seed: int) -> Iterator[Slice]:
+    """Yield clusters of texts with similar words, each named by its most typical ones."""
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
+    count = min(_CLUSTERS, len(texts) // _PER_CLUSTER)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, max_df=0.5, token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
+    if count < 2:
+        return
+    try:
+        words = vectorizer.fit_transform(texts)
+    except ValueError:  # no word is in two texts
+        return
+    if words.shape[1] <= _DIMENSIONS:
+        return
+    reduced = normalize(TruncatedSVD(_DIMENSIONS, random_state=seed).fit_transform(words))
+    places = KMeans(count, n_init=3, random_state=seed).fit_predict(reduced)
+    names, everywhere = vectorizer.get_feature_names_out(), np.asarray(words.mean(axis=0))[0]
+    for number in range(count):
+        rows = np.flatnonzero(places == number)
+        if len(rows):
+            typical = np.asarray(words[rows].mean(axis=0))[0] - everywhere
+            yield Slice("similar words", ", ".join(names[np.argsort(-typical)[:_WORDS]]), rows)
+
+
+def _is_binary(scores: Scores) -> bool:
+    return bool(np.isin(scores, (0, 1)).all())
+
+
+def _test(inside: Scores, outside: Scores) -> float:
+    """Return the p-value of `inside` being as good as `outside`, against being worse."""
+    from scipy.stats import fisher_exact, ttest_ind
+
+    if _is_binary(inside) and _is_binary(outside):
+        table = [[int(part.sum()), int(len(part) - part.sum())] for part in (inside, outside)]
+        return float(fisher_exact(table, alternative="less").pvalue)
+    if inside.std() == 0 and outside.std() == 0:
+        return 1.0
+    return float(ttest_ind(inside, outside, equal_var=False, alternative="less").pvalue)
+
+
+def _interval(scores: Scores) -> tuple[float, float]:
+    if _is_binary(scores):
+        low, high = wilson_interval(scores.sum(), len(scores))
+        return float(low), float(high)
+    mean, error = float(scores.mean()), float(scores.std(ddof=1)) / len(scores) ** 0.5
+    return mean - 1.96 * error, mean + 1.96 * error

@@ -1,0 +1,172 @@
+"""Compare a new table with the rows that scored a run: has what the model reads changed?
+
+Each property is tested by itself (Rabanser et al., 2019, "Failing Loudly"), and a classifier tells the two tables
+apart by their words (Lopez-Paz and Oquab, 2017, "Revisiting Classifier Two-Sample Tests").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.data.split_record import is_recorded
+from classify.errors import InputError
+from classify.evaluation.metrics import holm
+from classify.evaluation.scored_rows import ScoredRows
+from classify.modeling.coverage import count_unknown
+from classify.prediction.predictor import Predictor
+from classify.prediction.stream import logit_blocks
+from classify.tables.derived import TextColumns
+from classify.tables.formats.delimited import read_written
+from classify.tables.table import Table
+from classify.tables.text_hashes import EMPTY
+
+# Rows of each table that the classifier sees at most, its folds, and rows that are shown as most unlike.
+_ROWS, _FOLDS, _SHOWN = 2_000, 5, 3
+# Share of false alarms, over all properties together.
+LEVEL = 0.05
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What two tables are compared by: texts, numbers (rows,) by name, and predicted labels, if there are any."""
+
+    texts: Sequence[str]
+    numbers: dict[str, Numbers]
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A property of the run's rows and of the new ones in words, and the corrected p-value of their being alike."""
+
+    name: str
+    before: str
+    now: str
+    p: float
+
+    @property
+    def is_clear(self) -> bool:
+        return self.p < LEVEL
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The changes of all properties; `auroc` is that of the classifier, 0.5 where it cannot tell the tables apart.
+
+    `unlike` are the new rows that it is most certain of, the first ones first.
+    """
+
+    rows: tuple[int, int]
+    changes: tuple[Change, ...]
+    auroc: float
+    unlike: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all values."""
+        changes = [{**vars(change), "clear": change.is_clear} for change in self.changes]
+        return {"rows": list(self.rows), "changes": changes, "auroc": self.auroc, "unlike": list(self.unlike)}
+
+
+def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
+    """Compare two tables; the p-values are corrected for the number of properties."""
+    tests = [_compare_numbers(name, before.numbers[name], now.numbers[name]) for name in before.numbers]
+    if before.labels and now.labels:
+        tests.append(_compare_labels(before.labels, now.labels))
+    auroc, p, unlike = _tell_apart(before.texts, now.texts, seed)
+    tests.append(("told apart by words (AUROC)", "0.500", f"{auroc:.3f}", p))
+    corrected = holm(np.array([test[-1] for test in tests]))
+    changes = [Change(*test[:3], float(p)) for test, p in zip(tests, corrected, strict=True)]
+    return Drift((len(before.texts), len(now.texts)), tuple(changes), auroc, unlike)
+
+
+def _compare_numbers(name: str, before: Numbers, now: Numbers) -> tuple[str, str, str, float]:
+    """Compare distributions by the test of Kolmogorov and Smirnov."""
+    from scipy.stats import ks_2samp
+
+    middle = np.mean if name.endswith("(mean)") else np.median
+    return name, f"{middle(before):.3g}", f"{middle(now):.3g}", float(ks_2samp(before, now, method="asymp").pvalue)
+
+
+def _compare_labels(before: list[str], now: list[str]) -> tuple[str, str, str, float]:
+    """Compare the shares of predicted labels; name the one that changed most."""
+    from scipy.stats import chi2_contingency
+
+    values, places = np.unique(before + now, return_inverse=True)
+    counts = np.stack([np.bincount(part, minlength=len(values)) for part in np.split(places, [len(before)])])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    most = int(np.abs(shares[1] - shares[0]).argmax())
+    p = chi2_contingency(counts, correction=False).pvalue if len(values) > 1 else 1.0
+    return f"share of {str(values[most])!r}", f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p)
+
+
+def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[int, ...]]:
+    """Return the AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
+
+    A logistic regression on TF-IDF, scored by cross-validation; the p-value is that of the test of Mann and Whitney.
+    """
+    from scipy.stats import mannwhitneyu
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+
+    draw = np.random.default_rng(seed)
+    chosen = [np.sort(draw.permutation(len(texts))[:_ROWS]) for texts in (before, now)]
+    texts = [part[row] for part, rows in zip((before, now), chosen, strict=True) for row in rows.tolist()]
+    is_new = np.repeat([0, 1], [len(rows) for rows in chosen])
+    if min(is_new.sum(), (1 - is_new).sum()) < _FOLDS:
+        return 0.5, 1.0, ()
+    model = make_pipeline(TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\w+"), LogisticRegression(C=1.0))
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    scores = cross_val_predict(model, texts, is_new, cv=folds, method="decision_function")
+    test = mannwhitneyu(scores[is_new == 1], scores[is_new == 0], alternative="greater")
+    auroc = float(test.statistic / (is_new.sum() * (1 - is_new).sum()))
+    first = chosen[1][np.argsort(-scores[is_new == 1], kind="stable")[:_SHOWN]]
+    return auroc, float(test.pvalue), tuple(first.tolist())
+
+
+def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Drift, int]:
+    """Compare a table with the rows that scored a run; return also how many rows were left out.
+
+    Rows whose text is in the table of the run are left out: the model was trained on most of them, and is sure of
+    them. A collective. Raises InputError where the folder lacks the rows, or no row of the table is left.
+    """
+    folder = Path(predictor.folder)
+    try:
+        scored = ScoredRows.read(folder)
+        written = predictor.texts.derive(read_written(str(folder / "predictions.csv")))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"--model {folder}: the rows that scored it cannot be read ({error}).") from None
+    hashes = table.text_hashes(texts.whole)
+    rows = np.flatnonzero(~is_recorded(predictor.folder, hashes) & (hashes != EMPTY))
+    if not len(rows):
+        raise InputError(f"{table.path}: no row has a text that is not in the table of the run.")
+    outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, rows)])
+    before = _measure(predictor, written.column(predictor.texts.whole), scored.logits)
+    now = _measure(predictor, table.take(texts.whole, rows), predictor.split_outputs(outputs)[0])
+    drift = find_drift(before, now, seed=0)
+    unlike = tuple(int(rows[place]) for place in drift.unlike)
+    return replace(drift, unlike=unlike), len(table) - len(rows)
+
+
+def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32]) -> Properties:
+    """Return the properties of texts and of their predictions."""
+    task, probabilities = predictor.task, predictor.task.probabilities(logits)
+    unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
+    numbers = {
+        "characters (median)": np.array([len(text) for text in texts], dtype=np.float64),
+        "tokens unknown to the model (mean)": unknown / np.maximum(1, total),
+    }
+    if not task.has_labels:
+        return Properties(texts, {**numbers, "predicted score (median)": probabilities[:, 0]}, [])
+    numbers["certainty (median)"] = task.certainty(probabilities)
+    labels = task.values(task.decide(probabilities)) if task.has_confidence else []
+    return Properties(texts, numbers, labels)

@@ -1,0 +1,148 @@
+"""--out-of-scope-label from the table to the predictions: such rows are not trained on, but scored and rejected."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classify import load_classifier
+from classify.cli import main
+from classify.errors import InputError
+from classify.files import read_json
+from classify.tables.formats.registry import read_table
+from classify.training.inputs import check
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.runs import make_config
+
+ODD = ["zzz qqq xxx", "qqq zzz", "xxx xxx qqq vvv", "vvv zzz qqq"]
+
+
+def write_rows(path: Path, rows: list[tuple[str, str]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+def odd_rows(count: int, label: str = "OOS") -> list[tuple[str, str]]:
+    return [(f"{ODD[number % 4]} {'vvv ' * (number % 5)}{number}", label) for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def table_with_odd_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rows(tmp_path_factory.mktemp("data") / "all.csv", [*tiny.table_rows(120, seed=3), *odd_rows(30)])
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Path, table_with_odd_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "out"
+    return train(make_config(model_folder, table_with_odd_rows, out, out_of_scope_label="oos"))
+
+
+def test_a_run(trained: Path, table_with_odd_rows: Path) -> None:
+    config, metrics = read_json(trained / "config.json"), read_json(trained / "metrics.json")
+    assert "OOS" not in config["id2label"].values(), "the stock model knows the classes alone"
+    predicted, outside = (read_table(str(trained / name)) for name in ("predictions.csv", "out_of_scope.csv"))
+    assert "OOS" not in predicted.column("label")
+    assert set(outside.column("label")) == {"OOS"}
+    assert len(outside) == 15, "the other half fits the score"
+    entry = metrics["in_scope"]
+    assert entry["out_of_scope_rows"] == 15
+    for table, share in ((predicted, 1 - entry["accepted"]), (outside, entry["recall"])):
+        in_scope = np.array(table.column("in_scope"), dtype=float)
+        is_rejected = np.array(table.column("predicted_label")) == "oos"
+        assert is_rejected.mean() == pytest.approx(share)
+        np.testing.assert_array_equal(is_rejected, in_scope < entry["threshold"])
+    run = read_json(trained / "run.json")
+    (decision,) = (guess for guess in run["guesses"] if guess["what"] == "out of scope")
+    assert "15 rows to fit the score, 15 to score" in decision["why"]
+    assert "rows rejected" in (trained / "report.html").read_text() if (trained / "report.html").exists() else True
+
+
+def test_prediction_repeats_the_run(trained: Path, table_with_odd_rows: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new.csv"
+    flags = ["--model", str(trained), "--data", str(trained / "out_of_scope.csv"), "--cpu"]
+    assert main(["predict", *flags, "--out", str(out), "--quiet"]) == 0
+    before, now = read_table(str(trained / "out_of_scope.csv")), read_table(str(out))
+    assert now.column("predicted_label") == before.column("predicted_label")
+    np.testing.assert_allclose(
+        np.array(now.column("in_scope"), dtype=float), np.array(before.column("in_scope"), dtype=float), atol=1e-5
+    )
+    assert main(["predict", *flags, "--out", str(out), "--overwrite", "--quiet", "--min-in-scope", "1"]) == 0
+    assert set(read_table(str(out)).column("predicted_label")) == {"oos"}
+    with load_classifier(str(trained), use_cpu=True) as classifier:
+        assert classifier.probabilities(["card"]).shape == (1, len(classifier.labels)), "in scope is apart"
+
+
+def test_evaluation(trained: Path, table_with_odd_rows: Path, tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "evaluation"
+    flags = ["--model", str(trained), "--data", str(table_with_odd_rows), "--cpu", "--output-dir", str(folder)]
+    assert main(["evaluate", *flags]) == 0
+    entry = read_json(folder / "metrics.json")["in_scope"]
+    assert (entry["rows"], entry["out_of_scope_rows"]) == (120, 30)
+    assert len(read_table(str(folder / "out_of_scope.csv"))) == 30
+    assert "'oos' rows rejected" in capsys.readouterr().out
+
+
+def test_rows_to_label_are_in_scope(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    rows = [*tiny.table_rows(20, seed=9), *odd_rows(20)]
+    data = write_rows(tmp_path / "new.csv", [(text, "") for text, _ in rows])
+    flags = ["--model", str(trained), "--data", str(data), "--cpu", "--out"]
+    assert main(["predict", *flags, str(tmp_path / "p.csv")]) == 0
+    rejected = read_table(str(tmp_path / "p.csv")).column("predicted_label").count("oos")
+    assert rejected
+    capsys.readouterr()
+    assert main(["suggest", *flags, str(tmp_path / "label.csv")]) == 0
+    assert f"{rejected} out of scope" in capsys.readouterr().out
+
+
+def test_the_test_table_is_scored(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """Without such rows to learn from; the label is written in another case."""
+    test = write_rows(tmp_path / "test.csv", [*tiny.table_rows(30, seed=5), *odd_rows(10)])
+    config = make_config(model_folder, table, tmp_path / "out", test_data=str(test), out_of_scope_label="Oos")
+    inputs = check(config)
+    assert not inputs.splits.outside
+    assert inputs.splits.outside_scored is not None
+    assert len(inputs.splits.outside_scored) == 10
+    assert read_json(train(config, inputs) / "metrics.json")["in_scope"]["out_of_scope_rows"] == 10
+
+
+def test_a_split_column_says_which_rows_are_scored(model_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "split.csv"
+    rows = [(text, label, ("train", "validation", "test")[min(2, number % 4)]) for number, (text, label) in
+            enumerate([*tiny.table_rows(120, seed=3), *odd_rows(40)])]  # fmt: skip
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *rows])
+    splits = check(make_config(model_folder, path, tmp_path / "out", out_of_scope_label="oos")).splits
+    assert splits.outside_scored is not None
+    assert {rows[row][2] for row in splits.outside_scored.rows} == {"test"}
+    assert {rows[row][2] for split in splits.outside for row in split.rows} == {"train", "validation"}
+
+
+def test_usual_names_are_proposed(model_folder: Path, table_with_odd_rows: Path, tmp_path: Path) -> None:
+    inputs = check(make_config(model_folder, table_with_odd_rows, tmp_path / "out"))
+    assert "OOS" in inputs.task.labels, "it is not guessed"
+    assert any("--out-of-scope-label OOS" in finding.text for finding in inputs.findings)
+
+
+def test_what_does_not_apply_is_refused(trained: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    scores = write_rows(tmp_path / "s.csv", [(text, str(number / 7)) for number, (text, _) in
+                                             enumerate(tiny.table_rows(60, seed=3))])  # fmt: skip
+    with pytest.raises(InputError, match="--out-of-scope-label works with one label per row"):
+        check(make_config(model_folder, scores, tmp_path / "out", task="regression", out_of_scope_label="oos"))
+    with pytest.raises(InputError, match="--out-of-scope-label need"):
+        check(make_config(model_folder, table, tmp_path / "out", folds=3, out_of_scope_label="oos"))
+    plain = train(make_config(model_folder, table, tmp_path / "plain"))
+    with pytest.raises(InputError, match="trained without --out-of-scope-label"):
+        main_errors(["predict", "--model", str(plain), "--data", str(table), "--min-in-scope", "0.5", "--cpu"])
+
+
+def main_errors(arguments: list[str]) -> None:
+    """Run a command whose refusal is raised."""
+    from classify.commands.predict import run
+
+    run(arguments[1:], "classify predict")
