@@ -24,7 +24,9 @@ def make_parser(program: str) -> Parser:
     )
     parser.add_argument("--apply", metavar="FILE", help="suspects.csv in the folder of a run")
     parser.add_argument("--data", metavar="FILE", help="the table (default: that of the run)")
-    parser.add_argument("--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .jsonl, .parquet or .xlsx")
+    parser.add_argument(
+        "--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .json, .jsonl, .parquet or .xlsx"
+    )
     flags.add_overwrite(parser)
     return parser
 

@@ -36,7 +36,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help=f"output file: .csv, .tsv, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
+        help=f"output file: .csv, .tsv, .json, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
     )
     flags.add_overwrite(parser)
     parser.add_argument("--top-k", metavar="INT", help="the K most probable labels instead of a column per label")

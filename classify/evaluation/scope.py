@@ -49,7 +49,7 @@ class Held:
 class Scope:
     """The probability that a text belongs to one of the classes; below `threshold` `label` is what is predicted.
 
-    `examples` (n, width) are features of training texts, of length 1; `weights` and `bias` those of a logistic
+    `examples` (n, width) are features of training texts, of length 1; `weights` (2,) and `bias` those of a logistic
     regression on the largest similarity and the log odds of the largest probability.
     """
 
@@ -71,19 +71,16 @@ class Scope:
     ) -> Self:
         """Fit on held-out rows of the classes and on rows `outside` of them.
 
-        Without such rows each class is left out in turn: its rows are outside of the others. The model knows them, so
-        they do not tell how much the confidence is worth, which follows from the number of classes. The threshold
-        keeps 95 % of the rows `inside`.
+        Without such rows each class is left out in turn: its rows are outside of the others. How much the confidence
+        is worth follows from the number of classes. The threshold keeps 95 % of the rows `inside`.
         """
         from sklearn.linear_model import LogisticRegression
 
         examples = _normalize(examples)
         parts = [(_measure(examples, inside), 1)]
         if outside is not None:
-            mixture = np.eye(2)
             parts.append((_measure(examples, outside), 0))
         else:
-            mixture = np.array([[1.0], [min(1.0, inside.logits.shape[1] / _MANY)]])
             for number in np.unique(inside_targets).tolist():
                 rows, others = np.flatnonzero(inside_targets == number), targets != number
                 if others.any():
@@ -92,6 +89,7 @@ class Scope:
                     parts.append((_measure(examples[others], left_out), 0))
         measures = np.concatenate([part for part, _ in parts])
         is_inside = np.repeat([kind for _, kind in parts], [len(part) for part, _ in parts])
+        mixture = np.array([[1.0], [min(1.0, inside.logits.shape[1] / _MANY)]])
         middle, scale = parts[0][0].mean(axis=0), parts[0][0].std(axis=0) + _SMALLEST
         model = LogisticRegression(class_weight="balanced").fit((measures - middle) / scale @ mixture, is_inside)
         weights = mixture @ model.coef_[0] / scale

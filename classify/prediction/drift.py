@@ -17,6 +17,7 @@ import numpy.typing as npt
 from classify.data.split_record import is_recorded
 from classify.errors import InputError
 from classify.evaluation.metrics import holm
+from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.coverage import count_unknown
 from classify.prediction.predictor import Predictor
@@ -28,6 +29,7 @@ from classify.tables.text_hashes import EMPTY
 
 # Rows of each table that the classifier sees at most, its folds, and rows that are shown as most unlike.
 _ROWS, _FOLDS, _SHOWN = 2_000, 5, 3
+_IN_SCOPE = "probability of being in scope (median)"
 # Share of false alarms, over all properties together.
 LEVEL = 0.05
 
@@ -81,7 +83,7 @@ def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
     if before.labels and now.labels:
         tests.append(_compare_labels(before.labels, now.labels))
     auroc, p, unlike = _tell_apart(before.texts, now.texts, seed)
-    tests.append(("told apart by words (AUROC)", "0.500", f"{auroc:.3f}", p))
+    tests.append(("distinguishable by words (AUROC)", "0.500", f"{auroc:.3f}", p))
     corrected = holm(np.array([test[-1] for test in tests]))
     changes = [Change(*test[:3], float(p)) for test, p in zip(tests, corrected, strict=True)]
     return Drift((len(before.texts), len(now.texts)), tuple(changes), auroc, unlike)
@@ -151,7 +153,11 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
         raise InputError(f"{table.path}: no row has a text that is not in the table of the run.")
     outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, rows)])
     before = _measure(predictor, written.column(predictor.texts.whole), scored.logits)
-    now = _measure(predictor, table.take(texts.whole, rows), predictor.split_outputs(outputs)[0])
+    logits, in_scope = predictor.split_outputs(outputs)
+    now = _measure(predictor, table.take(texts.whole, rows), logits)
+    if in_scope is not None:
+        before.numbers[_IN_SCOPE] = np.array(written.column(COLUMN), dtype=np.float64)
+        now.numbers[_IN_SCOPE] = in_scope.astype(np.float64)
     drift = find_drift(before, now, seed=0)
     unlike = tuple(int(rows[place]) for place in drift.unlike)
     return replace(drift, unlike=unlike), len(table) - len(rows)

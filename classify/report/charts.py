@@ -115,6 +115,14 @@ def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
     return axes.draw()
 
 
+def curve(points: tuple[Array, Array], line: tuple[Array, Array], *, x: str, y: str) -> str:
+    """Draw points and a line through them: (x values, y values) of each."""
+    axes = _Axes(x, y, *(_range(np.concatenate([points[axis], line[axis]])) for axis in (0, 1)))
+    axes.line(*line, "second", "expected")
+    axes.dots(*points, "accent", "measured")
+    return axes.draw()
+
+
 def reliability(
     before: tuple[Array, Array] | None, after: tuple[Array, Array], *, x: str = "confidence", y: str = "accuracy"
 ) -> str:

@@ -16,6 +16,7 @@ from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
+from classify.evaluation.learning_curve import Curve
 from classify.evaluation.metrics import display_name, softmax
 from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
@@ -24,6 +25,7 @@ from classify.prediction.explanations import TEXTS, read_explanations
 from classify.report import charts
 from classify.report.comparison import compare_results, verdict
 from classify.report.result import Result, find_previous
+from classify.report.verdict import find_steps
 from classify.training.table_report import describe_spread
 
 # Classes up to which a confusion matrix is a table, and is drawn at all.
@@ -86,6 +88,31 @@ def scores(result: Result) -> Mapping[str, Any]:
         "compared": compared,
         "relabelled": relabelled,
         "in_scope": summarize(result.metrics[COLUMN]) if COLUMN in result.metrics else None,
+    }
+
+
+@_section("What to do next")
+def next_steps(result: Result) -> Mapping[str, Any] | None:
+    """Show the two or three things that are most worth doing, with their commands."""
+    steps = [{"text": step.text[0].upper() + step.text[1:], "command": step.command} for step in find_steps(result)]
+    return {"steps": steps} if steps else None
+
+
+@_section("Learning curve")
+def curve(result: Result) -> Mapping[str, Any] | None:
+    """Show the scores by training rows, and what more rows would bring, where `classify curve` has measured it."""
+    found = Curve.read(result.folder)
+    if found is None:
+        return None
+    rows, scores = np.array(found.points).T
+    drawn = np.linspace(rows.min(), 2 * rows[-1], 60)
+    law = found.law
+    expected = scores[-1] + law.errors(np.array([1.0])) - law.errors(drawn / rows[-1])
+    return {
+        "chart": charts.curve((rows, scores), (drawn, expected), x="training rows", y=display_name(found.metric)),
+        "line": found.line()[0].upper() + found.line()[1:],
+        "gained": found.most_gained(),
+        "fast": found.preset == "fast",
     }
 
 

@@ -115,7 +115,7 @@ class TSVWriter(CSVWriter):
 class JSONLinesWriter(TableWriter):
     """One JSON object per row."""
 
-    suffixes = (".jsonl", ".ndjson")
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
 
     def open(self, path: Path) -> Self:
         self._file = path.open("w", encoding="utf-8")
@@ -128,6 +128,27 @@ class JSONLinesWriter(TableWriter):
 
     def close(self) -> None:
         self._file.close()
+
+
+class JSONWriter(JSONLinesWriter):
+    """A list of JSON objects, one per row, as annotation tools import it."""
+
+    suffixes = (".json",)
+
+    def open(self, path: Path) -> Self:
+        super().open(path)
+        self._before = "[\n"
+        return self
+
+    def write(self, rows: Sequence[Sequence[str]]) -> None:
+        for row in rows:
+            self._file.write(self._before)
+            json.dump(dict(zip(self.columns, self.convert_types(row), strict=True)), self._file, ensure_ascii=False)
+            self._before = ",\n"
+
+    def close(self) -> None:
+        self._file.write("[]\n" if self._before == "[\n" else "\n]\n")
+        super().close()
 
 
 class ParquetWriter(TableWriter):
@@ -193,7 +214,9 @@ class ExcelWriter(TableWriter):
         """Write nothing: saving takes as long as all rows."""
 
 
-WRITERS: tuple[type[TableWriter], ...] = (CSVWriter, TSVWriter, JSONLinesWriter, ParquetWriter, ExcelWriter)
+WRITERS: tuple[type[TableWriter], ...] = (
+    CSVWriter, TSVWriter, JSONLinesWriter, JSONWriter, ParquetWriter, ExcelWriter,
+)  # fmt: skip
 
 
 def find_writer(name: str, flag: str) -> type[TableWriter]:

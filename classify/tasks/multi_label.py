@@ -69,8 +69,8 @@ class MultiLabel(Task):
     row_metric = "jaccard"
     has_thresholds = True
     sections = (
-        "scores", "per_class", "label_charts", "worst_rows", "slices", "lengths", "data", "course", "usage",
-        "decisions",
+        "next_steps", "scores", "per_class", "label_charts", "worst_rows", "slices", "lengths", "data", "curve",
+        "course", "usage", "decisions",
     )  # fmt: skip
     selection = (
         "average_precision",

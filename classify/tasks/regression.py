@@ -50,7 +50,9 @@ class Regression(Task):
     primary = "pearson"
     row_metric = "mae"
     set_columns = ("score_low", "score_high")
-    sections = ("scores", "scatter", "worst_rows", "slices", "data", "course", "usage", "decisions")
+    sections = (
+        "next_steps", "scores", "scatter", "worst_rows", "slices", "data", "curve", "course", "usage", "decisions",
+    )  # fmt: skip
     has_labels = False
     selection = ("pearson", "spearman", "mse", "mae", "loss")
 

@@ -59,8 +59,8 @@ class SingleLabel(Task):
     primary = "macro_f1"
     row_metric = "accuracy"
     sections = (
-        "scores", "per_class", "confusion", "reliability", "suspects", "errors", "slices", "lengths", "data", "course",
-        "usage", "decisions",
+        "next_steps", "scores", "per_class", "confusion", "reliability", "suspects", "errors", "slices", "lengths",
+        "data", "curve", "course", "usage", "decisions",
     )  # fmt: skip
     has_confidence = True
     has_scope = True

@@ -44,7 +44,7 @@ def test_numbers_have_their_type_in_parquet_and_workbooks(tmp_path: Path) -> Non
     assert len(sheet["B5"].value) == 32_767
 
 
-@pytest.mark.parametrize("name", ["p.xls", "p.docx", "p.json"])
+@pytest.mark.parametrize("name", ["p.xls", "p.docx", "p.xml"])
 def test_other_endings_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"ends in \.csv, \.tsv, \.jsonl, \.parquet, \.xlsx"):
+    with pytest.raises(InputError, match=r"ends in \.csv, \.tsv, \.jsonl, \.json, \.parquet, \.xlsx"):
         find_writer(name, "--out")

@@ -1,4 +1,4 @@
-"""docs/quickstart.md, docs/python.md and docs/loop.md: what they show to type runs, in the order of the page."""
+"""docs/quickstart.md, python.md, loop.md and open-set.md: what they show to type runs, in the order of the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.support import tiny
 from tests.support.documents import commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
 
-QUICKSTART, PYTHON, LOOP = (ROOT / "docs" / name for name in ("quickstart.md", "python.md", "loop.md"))
+QUICKSTART, PYTHON, LOOP, OPEN_SET = (
+    ROOT / "docs" / name for name in ("quickstart.md", "python.md", "loop.md", "open-set.md")
+)
 
 
 def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
@@ -69,9 +71,22 @@ def test_the_loop(model_folder: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{line}: {done.stderr}"
         if words[1] == "suggest":
             fill_in(tmp_path / "label-me.csv", dict(rows))
-        if words[1] == "compare":
+        if words[1] == "compare" and "--data" not in words:
             assert "rows: 60 scored by all" in done.stdout
     assert (tmp_path / "corrected.csv").exists()
+
+
+@pytest.mark.slow
+def test_none_of_the_classes(place: Path, model_folder: Path) -> None:
+    """The table has no such rows."""
+    for line in commands(OPEN_SET):
+        words = shlex.split(line)
+        if words[1] == "train":
+            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", "--epochs", "0"]
+        done = run(place, *words)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    with (place / "strict.csv").open(newline="", encoding="utf-8") as file:
+        assert all((row["predicted_label"] == "oos") == (float(row["in_scope"]) < 0.6) for row in csv.DictReader(file))
 
 
 def fill_in(path: Path, labels: dict[str, str]) -> None:

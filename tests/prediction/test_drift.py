@@ -36,7 +36,7 @@ def test_equal_tables_are_alike() -> None:
 def test_changes_are_named() -> None:
     drift = find_drift(_properties(0), _properties(1, words="alpha beta gamma omega", shift=1.0), 0)
     clear = {change.name for change in drift.changes if change.is_clear}
-    assert clear in ({"certainty", f"share of {label!r}", "told apart by words (AUROC)"} for label in "bc")
+    assert clear in ({"certainty", f"share of {label!r}", "distinguishable by words (AUROC)"} for label in "bc")
     assert drift.auroc > 0.7
     other = find_drift(_properties(0), _properties(1, words="alpha beta gamma omega"), 0)
     texts = _properties(1, words="alpha beta gamma omega").texts

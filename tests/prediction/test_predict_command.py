@@ -57,7 +57,7 @@ def predict(trained: Path, new: Path, out: Path, *more: str) -> int:
     return main(["predict", "--model", str(trained), "--data", str(new), "--out", str(out), "--cpu", *more])
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"])
 def test_the_ending_selects_the_format(
     trained: Path, new: Path, tmp_path: Path, probabilities: Any, ending: str
 ) -> None:

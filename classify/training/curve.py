@@ -1,0 +1,82 @@
+"""Train a run again on parts of its training rows, scored on the same rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from classify.config.run_config import RunConfig
+from classify.config.stored_run import stored_values
+from classify.data.split_record import FILE as SPLIT
+from classify.errors import InputError
+from classify.evaluation.learning_curve import Curve
+from classify.files import read_json
+from classify.tasks.registry import trained_task
+from classify.training.run import train
+
+# Shares of the training rows, rows below which several draws are averaged, and fewest rows to train on.
+_SHARES, _FEW, _FEWEST = (0.1, 0.25, 0.5), 1_000, 16
+
+
+def plan_sizes(folder: Path, preset: str, draws: int | None) -> list[tuple[int, int]]:
+    """Return (rows, draw) of each training. Raises InputError where the run has too few rows."""
+    labels, (rows, trained_with) = trained_task(str(folder)).labels, read_run(folder)
+    fewest = max(_FEWEST, 2 * len(labels))
+    sizes = [size for share in _SHARES if (size := round(share * rows)) >= fewest]
+    if not sizes:
+        raise InputError(f"--model {folder}: {rows} training rows are too few for a curve; it needs {2 * fewest}.")
+    count = draws or (3 if rows < _FEW else 1)
+    every = [(size, draw) for size in sizes for draw in range(count)]
+    return [*every, (rows, 0)] if preset != trained_with else every
+
+
+def measure_curve(
+    folder: Path, sizes: list[tuple[int, int]], preset: str, report: Callable[[int, str, float], None]
+) -> Curve:
+    """Train each of `sizes` and return the curve; `report` gets the rows, the metric and the score of each."""
+    task, metrics = trained_task(str(folder)), read_json(folder / "metrics.json")
+    name, (rows, _) = task.share or task.primary, read_run(folder)
+    final = metrics["test"] or metrics["eval"]
+    points, half = [], dict[str, list[float]]()
+    for size, draw in sizes:
+        scores = _train_part(folder, size, draw, preset)
+        if size == rows:
+            final = scores
+        else:
+            points.append((size, scores[name]))
+            if size == sizes[-1][0] or 2 * size >= rows:
+                for label, values in scores["per_class"].items():
+                    half.setdefault(label, []).append(values["f1"])
+        report(size, name, scores[name])
+    interval = final.get(f"{name}_interval") or (final[name], final[name])
+    per_class = {
+        label: (float(np.mean(half[label])), float(values["f1"]))
+        for label, values in final["per_class"].items()
+        if label in half and "f1" in values
+    }
+    return Curve(name, (*points, (rows, final[name])), (interval[0], interval[1]), per_class, preset)
+
+
+def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, Any]:
+    """Train on `rows` rows, which `draw` chooses, and return the scores of the run's rows."""
+    values = stored_values(folder)
+    values |= {"max_train_samples": rows, "preset": preset, "report_to": "none", "quiet": True}
+    values["seed"] = int(values.get("seed", RunConfig().training.seed)) + draw
+    if (folder / SPLIT).exists():
+        values |= {"split_like": str(folder), "folds": None}
+    with tempfile.TemporaryDirectory(prefix="classify-curve-") as made:
+        out = Path(made) / "run"
+        train(RunConfig.from_values({**values, "output_dir": str(out)}))
+        metrics = read_json(out / "metrics.json")
+    scores: dict[str, Any] = metrics["test"] or metrics["eval"]
+    return scores
+
+
+def read_run(folder: Path) -> tuple[int, str]:
+    """Return the number of training rows of a run, and its preset."""
+    run = read_json(folder / "run.json")
+    return int(run["inspection"]["splits"]["train"]), str(run["config"]["training"]["preset"])

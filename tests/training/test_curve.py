@@ -1,0 +1,54 @@
+"""classify curve: the run is trained again on parts of its rows, and scored on the same ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classify.cli import main
+from classify.commands.curve import run as run_curve
+from classify.errors import InputError
+from classify.training.run import train
+from tests.support.runs import make_config
+from tests.support.tasks import CASES
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize("folds", [0, 2])
+def test_the_command(case: Any, folds: int, model_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    data = case.write(tmp_path / "data.csv", 200)
+    folder = train(make_config(model_folder, data, tmp_path / "out", folds=folds, **case.options))
+    capsys.readouterr()
+    assert main(["curve", "--model", str(folder), "--draws", "1"]) == 0
+    out = capsys.readouterr().out
+    curve = json.loads((folder / "curve.json").read_text())
+    rows = json.loads((folder / "run.json").read_text())["inspection"]["splits"]["train"]
+    sizes = [size for share in (0.1, 0.25, 0.5) if (size := round(share * rows)) >= 16]
+    assert [size for size, _ in curve["points"]] == [*sizes, rows]
+    assert "twice as many rows: " in out
+    assert (folder / "report.html").read_text().count('id="curve"') == 1
+    low, high = curve["doubled"]["interval"]
+    assert low <= curve["doubled"]["score"] <= high
+
+
+def test_the_fast_preset_trains_on_all_rows_too(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    folder = train(make_config(model_folder, table, tmp_path / "out"))
+    before = (folder / "model.safetensors").stat().st_mtime
+    assert main(["curve", "--model", str(folder), "--preset", "fast", "--draws", "2"]) == 0
+    curve = json.loads((folder / "curve.json").read_text())
+    assert curve["preset"] == "fast"
+    sizes = [size for size, _ in curve["points"]]
+    assert sizes.count(sizes[0]) == 2
+    assert sizes.count(sizes[-1]) == 1
+    assert (folder / "model.safetensors").stat().st_mtime == before, "the run stays as it is"
+
+
+def test_what_does_not_apply(tmp_path: Path, model_folder: Path, table: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        run_curve(["--model", str(tmp_path / "none")], "classify curve")
+    folder = train(make_config(model_folder, table, tmp_path / "out", max_train_samples=20))
+    with pytest.raises(InputError, match="too few for a curve"):
+        run_curve(["--model", str(folder)], "classify curve")
