@@ -40,7 +40,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.tables.formats.pattern import list_files
     from classify.tables.formats.registry import read_table
     from classify.tables.roles import require_column
-    from classify.tables.writers import CSVWriter, ExcelWriter, find_writer
+    from classify.tables.writers import CSVWriter, ExcelWriter, find_writer, kinds_of
 
     suspects = Path(options.apply)
     if not suspects.is_file():
@@ -69,7 +69,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     first, below = (rows[0], rows[1:]) if bare else (table.columns, rows)
     from classify.files import atomic_path
 
-    with atomic_path(Path(options.out)) as temporary, kind(first).open(temporary) as writer:
+    kinds, sheet = {} if bare else kinds_of(table), table.reading.get("sheet") or "table"
+    with atomic_path(Path(options.out)) as temporary, kind(first, kinds, sheet=sheet).open(temporary) as writer:
         writer.write(below)
     print(
         escape_controls(

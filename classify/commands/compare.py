@@ -91,7 +91,7 @@ def _compare_table(options: argparse.Namespace, program: str) -> int:
         rows.append([change.name, change.before, change.now, f"{p}  differs" if change.is_clear else p])
     lines = [*align_columns(rows), _describe(drift, left_out)]
     if any(change.is_clear for change in drift.changes):
-        shown = table.take(texts.whole, np.array(drift.unlike, dtype=np.int64))
+        shown = table.take(texts.whole, np.sort(np.array(drift.unlike, dtype=np.int64)))
         lines += [f"unlike the run's: {text[:EXCERPT]!r}" for text in shown]
     print(escape_controls("\n".join(lines)))
     return 0

@@ -6,7 +6,7 @@ Options with the same name are aliases among the flags. The others have another 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from classify.config.fields import as_switch, between, parse
@@ -36,6 +36,7 @@ NO_EFFECT = frozenset(
     """.split()  # noqa: SIM905
 )
 
+_STRATEGIES = ("eval_strategy", "evaluation_strategy")
 # Values, besides false and none, that match what a run does anyway.
 _USUAL: dict[str, tuple[str, ...]] = {
     "eval_strategy": ("epoch",),
@@ -53,7 +54,7 @@ _UPLOAD = (
     "--include model.safetensors --include config.json --include classify.json --include 'tokenizer*' "
     "--include README.md"
 )
-_EVALUATES = "a run evaluates after each epoch; remove this flag (--save-steps adds checkpoints in between)"
+_EVALUATES = "a run evaluates after each epoch, and every --eval-steps; give that, or remove this flag"
 _TABLES = "name the data set and its configuration with --data, as in --data hub:nyu-mll/glue:mrpc"
 _ADAMW = "the optimizer is AdamW; remove this flag"
 _SPLITS = "name the column with the split of each row: --split-column"
@@ -71,7 +72,6 @@ REFUSED: dict[str, str] = {
     "debug": "not a setting; give the flag --debug",
     "deepspeed": _FSDP,
     "eval_delay": _EVALUATES,
-    "eval_steps": _EVALUATES,
     "eval_strategy": _EVALUATES,
     "evaluation_strategy": _EVALUATES,
     "fsdp": _FSDP,
@@ -79,7 +79,6 @@ REFUSED: dict[str, str] = {
     "hub_model_id": _UPLOAD,
     "logging_dir": "TensorBoard's files lie in the output folder, under tensorboard; remove this flag",
     "lr_scheduler_kwargs": "the schedules take no arguments; give --lr-scheduler-type and --warmup-steps",
-    "max_eval_samples": "every row of a table is scored; give a smaller table with --eval-data",
     "max_predict_samples": "every row of a table is scored; give a smaller table with --test-data",
     "metric_name": "metrics.json has the usual scores of each task; remove this flag",
     "model_revision": "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR",
@@ -184,9 +183,9 @@ def turned_off(flags: dict[str, Any]) -> dict[str, tuple[str, Any]]:
     return {name: TRANSLATED[name](True) for name in SWITCHES if name in flags and is_unset(flags[name])}
 
 
-def has_no_effect(name: str, raw: Any) -> bool:
-    """Return whether this argument does not change a run."""
-    if name in NO_EFFECT:
+def has_no_effect(name: str, raw: Any, given: Mapping[str, Any]) -> bool:
+    """Return whether this argument does not change a run with the `given` fields."""
+    if name in NO_EFFECT or (name in _STRATEGIES and raw == "steps" and "eval_steps" in given):
         return True
     return name != "warmup_ratio" and (is_unset(raw) or str(raw).lower() in _USUAL.get(name, ()))
 

@@ -280,7 +280,7 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
     set_by: dict[str, str] = {}
     for name, raw in hf_arguments.join_configuration(foreign).items():
         typed = f"{where}{name}" + ("" if raw is True else f" {raw}")
-        if hf_arguments.has_no_effect(name, raw):
+        if hf_arguments.has_no_effect(name, raw, explicit):
             ignored.append(typed)
         elif name in hf_arguments.TRANSLATED:
             try:

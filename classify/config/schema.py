@@ -223,6 +223,12 @@ class DataConfig(ReadConfig):
         check=at_least(2),
         common=True,
     )
+    max_eval_samples: int | None = option(
+        None,
+        "validate on this many rows only: always the same ones, of each class in proportion",
+        "--max-eval-samples",
+        check=at_least(2),
+    )
 
 
 @accept_flag_names
@@ -444,10 +450,18 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--sampler",
         affects={"later steps", "epochs"},
     )
+    eval_steps: int | None = option(
+        None,
+        "evaluate every N steps, too, not only at each epoch's end; better weights are saved",
+        "--eval-steps",
+        check=above(0),
+        affects={"later steps", "epochs"},
+    )
     patience: int | None = option(
         None,
-        "early stopping: evaluations (one per epoch) without improvement; the best weights are kept",
+        "early stopping: evaluations (one per epoch, or --eval-steps) without improvement; the best weights are kept",
         "--patience",
+        "--early-stopping-patience",
         check=above(0),
         affects={"later steps", "epochs"},
     )

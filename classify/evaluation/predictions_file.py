@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from classify.errors import list_some
 from classify.files import atomic_path
-from classify.tables.table import Table
-from classify.tables.writers import TableWriter, find_writer
+from classify.tables.table import Kind, Table
+from classify.tables.writers import TableWriter, find_writer, kinds_of
 
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"
 # Formats of probabilities and scores: for programs, and for readers of a spreadsheet.
 EXACT, FOR_EXCEL = ".8g", ".4f"
+_BOOLEAN = "accepted"
 # The added columns of other names hold numbers.
 _TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
 # Between the labels of a cell.
@@ -44,9 +45,16 @@ def note_renamed(table: Table, added: Sequence[str]) -> str | None:
     return f"{table.path}: in the predictions, column {shown}" if renamed else None
 
 
-def number_columns(added: Sequence[str]) -> set[str]:
-    """Return those of the columns of predictions that hold numbers."""
-    return {name for name in added if not name.startswith(_TEXT_COLUMNS)}
+def kinds_of_columns(table: Table, added: Sequence[str]) -> dict[str, Kind]:
+    """Return the kinds of a table's columns, by their names in the file of predictions, and of the columns of these."""
+    names, kinds = name_columns(table, added), kinds_of(table)
+    own = {new: kinds[name] for name, new in zip(table.columns, names, strict=False) if name in kinds}
+    for name in added:
+        if name == _BOOLEAN:
+            own[name] = "boolean"
+        elif not name.startswith(_TEXT_COLUMNS):
+            own[name] = "number"
+    return own
 
 
 def write_predictions(
@@ -63,7 +71,8 @@ def write_predictions(
     The format follows from the extension of the name; see `TableWriter` for `for_excel`.
     """
     columns = name_columns(table, added)
-    writer = find_writer(path.name, "--out")(columns, number_columns(added), for_excel=for_excel)
+    sheet = table.reading.get("sheet") or "predictions"
+    writer = find_writer(path.name, "--out")(columns, kinds_of_columns(table, added), for_excel=for_excel, sheet=sheet)
     with atomic_path(path) as temporary, writer.open(temporary):
         write_rows(writer, table, rows, fields)
 

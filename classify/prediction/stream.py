@@ -21,13 +21,7 @@ from classify.console import progress_bar
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.tokenize import note_longer
 from classify.errors import InputError, Interrupted
-from classify.evaluation.predictions_file import (
-    name_columns,
-    note_renamed,
-    number_columns,
-    write_predictions,
-    write_rows,
-)
+from classify.evaluation.predictions_file import name_columns, note_renamed, write_predictions, write_rows
 from classify.files import remove_temporaries
 from classify.launch.interrupts import stop_signals
 from classify.modeling.coverage import note_unknown
@@ -122,7 +116,7 @@ class _StandardOutput:
         sys.stdout.flush()
         self._file = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
         names = name_columns(table, columns.names)
-        writer = CSVWriter(names, number_columns(columns.names), for_excel=columns.for_excel)
+        writer = CSVWriter(names, for_excel=columns.for_excel)
         self._writer = writer.write_to(self._file)
 
     def append(self, logits: Logits) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from classify.data.split_record import is_recorded
 from classify.errors import InputError
-from classify.evaluation.predictions_file import EXACT, name_columns, number_columns
+from classify.evaluation.predictions_file import EXACT, kinds_of_columns, name_columns
 from classify.files import atomic_path
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
@@ -120,6 +120,6 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
     names = name_columns(table, [*missing, *predicted])
     with (
         atomic_path(path) as temporary,
-        find_writer(path.name, "--out")(names, number_columns(predicted)).open(temporary) as writer,
+        find_writer(path.name, "--out")(names, kinds_of_columns(table, predicted)).open(temporary) as writer,
     ):
         writer.write(rows)

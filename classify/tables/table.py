@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ from classify.tables.text_hashes import TextHashes, text_hashes
 _BLOCK = 1 << 16
 
 
+# What the cells of a column are, where they are no text; dates as ISO 8601 writes them.
+Kind = Literal["integer", "number", "boolean", "date", "time"]
+
+
 @dataclass(frozen=True)
 class Table:
     """The rows of a path; every column is a string column.
@@ -33,7 +37,8 @@ class Table:
     columns are numbered, or named as in a related table. `takes` names the options that its format reads by. `hint`
     is appended to errors about the content, e.g. the other sheets of a workbook. `skipped` rows could not be read;
     `findings` are notes on what may have been read wrong. `sha256` is of what was read. The `derived` columns were
-    computed from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`.
+    computed from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`. `kinds`
+    are those of columns that were no text in the file; see `Kind`.
     """
 
     path: str
@@ -50,6 +55,7 @@ class Table:
     findings: tuple[Finding, ...] = ()
     derived: frozenset[str] = frozenset()
     reading: Mapping[str, Any] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import datetime
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar, Self
 
 from classify.errors import InputError
 from classify.tables.profile import is_number
+from classify.tables.table import Kind, Table
 
 # A spreadsheet computes cells that begin with one of these.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
@@ -18,9 +21,16 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _SHEET_ROWS, _SHEET_COLUMNS, _CELL_CHARACTERS = 1_048_576, 16_384, 32_767
 
 
-class TableWriter(ABC):
-    """Write a table of the given columns; a context manager. Cells are strings; those in `numbers` are numbers.
+# Rows by which the widths of a sheet's columns are chosen, and their limits in characters.
+_SAMPLED, _NARROWEST, _WIDEST = 100, 9, 60
+# A larger number is not exact in a spreadsheet, nor in most readers of JSON.
+_MOST_EXACT = 1 << 53
 
+
+class TableWriter(ABC):
+    """Write a table of the given columns; a context manager. Cells are strings, also those of columns with a kind.
+
+    `kinds` are the kinds of columns, by which formats with types write their cells; `sheet` is the name of a sheet.
     `for_excel`: begin with a byte-order mark, without which Excel does not read UTF-8, and prefix cells that look like
     formulas with ' (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay unchanged.
     """
@@ -29,9 +39,16 @@ class TableWriter(ABC):
     most_rows: ClassVar[int | None] = None  # with the header
     most_columns: ClassVar[int | None] = None
 
-    def __init__(self, columns: Sequence[str], numbers: Collection[str] = (), *, for_excel: bool = False):
-        self.columns, self.for_excel = list(columns), for_excel
-        self.is_number = [name in numbers for name in columns]
+    def __init__(
+        self,
+        columns: Sequence[str],
+        kinds: Mapping[str, Kind] | None = None,
+        *,
+        for_excel: bool = False,
+        sheet: str = "predictions",
+    ):
+        self.columns, self.for_excel, self.sheet = list(columns), for_excel, sheet
+        self.kinds = [(kinds or {}).get(name) for name in columns]
 
     @abstractmethod
     def open(self, path: Path) -> Self:
@@ -69,10 +86,10 @@ class TableWriter(ABC):
             )
 
     def convert_types(self, row: Sequence[str]) -> list[Any]:
-        """Return the cells of a row, those of number columns as numbers; an empty one is None."""
+        """Return the cells of a row as their columns' kinds; an empty one of these is None."""
         return [
-            (float(cell) if cell else None) if number else cell
-            for cell, number in zip(row, self.is_number, strict=True)
+            cell if kind is None else convert(cell, kind) if cell else None
+            for cell, kind in zip(row, self.kinds, strict=True)
         ]
 
 
@@ -123,8 +140,13 @@ class JSONLinesWriter(TableWriter):
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
         for row in rows:
-            json.dump(dict(zip(self.columns, self.convert_types(row), strict=True)), self._file, ensure_ascii=False)
-            self._file.write("\n")
+            self._file.write(self._as_object(row) + "\n")
+
+    def _as_object(self, row: Sequence[str]) -> str:
+        """Return a row as JSON; dates stay text."""
+        return json.dumps(
+            dict(zip(self.columns, self.convert_types(row), strict=True)), ensure_ascii=False, default=str
+        )
 
     def close(self) -> None:
         self._file.close()
@@ -142,8 +164,7 @@ class JSONWriter(JSONLinesWriter):
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
         for row in rows:
-            self._file.write(self._before)
-            json.dump(dict(zip(self.columns, self.convert_types(row), strict=True)), self._file, ensure_ascii=False)
+            self._file.write(self._before + self._as_object(row))
             self._before = ",\n"
 
     def close(self) -> None:
@@ -152,7 +173,7 @@ class JSONWriter(JSONLinesWriter):
 
 
 class ParquetWriter(TableWriter):
-    """Parquet with a row group per call of `write`; strings and doubles."""
+    """Parquet with a row group per call of `write`."""
 
     suffixes = (".parquet",)
 
@@ -160,7 +181,9 @@ class ParquetWriter(TableWriter):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = [pa.float64() if number else pa.string() for number in self.is_number]
+        by_kind = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "date": pa.date32()}
+        by_kind |= {"time": pa.timestamp("us")}
+        types = [pa.string() if kind is None else by_kind[kind] for kind in self.kinds]
         self._schema = pa.schema(list(zip(self.columns, types, strict=True)))
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         return self
@@ -187,27 +210,49 @@ class ExcelWriter(TableWriter):
 
         self._path, self._rows = path, 0
         self._book = Workbook(write_only=True)
-        self._sheet = self._book.create_sheet("predictions")
-        self.write([self.columns])
+        self._sheet = self._book.create_sheet(self.sheet)
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
+        if not self._rows:
+            self._write_header(rows)
+        for row in rows:
+            self._sheet.append(list(map(self._make_cell, self.convert_types(row))))
+        self._rows += len(rows)
+
+    def _write_header(self, rows: Sequence[Sequence[str]]) -> None:
+        """Write the names in bold, in a row that stays in sight, and set widths by the first rows."""
+        from openpyxl.styles import Font
+        from openpyxl.utils import get_column_letter
+
+        self._sheet.freeze_panes = "A2"
+        for place, name in enumerate(self.columns):
+            widest = max((len(row[place]) for row in rows[:_SAMPLED]), default=0)
+            width = min(max(widest, len(name) + 3, _NARROWEST), _WIDEST)
+            self._sheet.column_dimensions[get_column_letter(place + 1)].width = width
+        header = list(map(self._make_cell, self.columns))
+        for cell in header:
+            cell.font = Font(bold=True)
+        self._sheet.append(header)
+        self._rows += 1
+
+    def _make_cell(self, value: Any) -> Any:
+        """Return a cell; a text is never a formula."""
         from openpyxl.cell import WriteOnlyCell
         from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
-        for row in rows:
-            header = not self._rows
-            self._rows += 1
-            cells = []
-            for value in row if header else self.convert_types(row):
-                text = isinstance(value, str)
-                clean = ILLEGAL_CHARACTERS_RE.sub("", value)[:_CELL_CHARACTERS] if text else value
-                cells.append(WriteOnlyCell(self._sheet, clean))
-                if text:
-                    cells[-1].data_type = "s"  # also where it begins with =
-            self._sheet.append(cells)
+        if not isinstance(value, str):
+            return WriteOnlyCell(self._sheet, value)
+        cell = WriteOnlyCell(self._sheet, ILLEGAL_CHARACTERS_RE.sub("", value)[:_CELL_CHARACTERS])
+        cell.data_type = "s"  # also where it begins with =
+        return cell
 
     def close(self) -> None:
+        from openpyxl.utils import get_column_letter
+
+        if not self._rows:
+            self._write_header([])
+        self._sheet.auto_filter.ref = f"A1:{get_column_letter(len(self.columns))}{self._rows}"
         self._book.save(self._path)
 
     def discard(self) -> None:
@@ -229,6 +274,44 @@ def find_writer(name: str, flag: str) -> type[TableWriter]:
         return CSVWriter
     endings = ", ".join(writer.suffixes[0] for writer in WRITERS)
     raise InputError(f"{flag} {name}: expected a name that ends in {endings}. Got {suffix} instead.")
+
+
+def convert(cell: str, kind: Kind) -> Any:
+    """Return a cell as its column's kind. Raises ValueError where it is none."""
+    return _CONVERT[kind](cell)
+
+
+def kinds_of(table: Table) -> dict[str, Kind]:
+    """Return the kinds of a table's columns whose cells all are of that kind, so that writing them loses nothing."""
+    found: dict[str, Kind] = {}
+    for name, kind in table.kinds.items():
+        with contextlib.suppress(ValueError):
+            for cell in table.dictionary_encode(name)[0]:
+                if cell:
+                    convert(cell, kind)
+            found[name] = kind
+    return found
+
+
+def _to_integer(cell: str) -> int:
+    if abs(number := int(cell)) > _MOST_EXACT:
+        raise ValueError(cell)
+    return number
+
+
+def _to_boolean(cell: str) -> bool:
+    if cell not in ("true", "false"):
+        raise ValueError(cell)
+    return cell == "true"
+
+
+_CONVERT: dict[Kind, Callable[[str], Any]] = {
+    "integer": _to_integer,
+    "number": float,
+    "boolean": _to_boolean,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.datetime.fromisoformat,
+}
 
 
 def unescape_formula(text: str) -> str:

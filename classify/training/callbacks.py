@@ -16,7 +16,7 @@ from classify.training.trainer import Callback, StepEnd, Trainer, describe_diver
 
 
 class Evaluate(Callback):
-    """Scores the validation split at each epoch's end; with folds nothing is held out, and the last weights are kept.
+    """Scores the validation split at each epoch's end and every --eval-steps; with folds the last weights are kept.
 
     `logits` are those of the validation split that this process has computed, of the best step and the last one.
     """
@@ -26,16 +26,16 @@ class Evaluate(Callback):
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        if step.epoch_ended or step.last:
+        if step.eval_due:
             self.context.timeline.end("epochs")
             self.score_epoch(trainer)
             self.context.timeline.end("evaluation")
         patience = self.context.config.training.patience
-        if step.epoch_ended and not step.last and trainer.progress.is_out_of_patience(patience):
+        if step.eval_due and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
-            self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:g} (--patience)")
+            self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score the validation split, if there is one; print and log, and remember the best score."""
@@ -43,7 +43,7 @@ class Evaluate(Callback):
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self.score(trainer)
         mean = progress.mean_loss
-        if progress.first_loss is None:
+        if progress.first_loss is None and progress.position % trainer.batches.num_rows == 0:
             progress.first_loss = mean
         validated = f", validation loss {score['loss']:.4f}, {format_metrics(score.metrics)}" if score else ""
         if progress.step:
@@ -78,13 +78,16 @@ class Evaluate(Callback):
 
 
 class Checkpointer(Callback):
-    """Saves at each epoch's end, every --save-steps, at the last step, and where a signal stops the run."""
+    """Saves at each epoch's end, every --save-steps, at the best score, and where training ends or is stopped."""
 
     def __init__(self, context: TrainingContext):
         self.context = context
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        if step.epoch_ended or step.last or step.save_due or step.stopped:
+        progress = trainer.progress
+        is_best = step.eval_due and progress.best is not None and progress.best["step"] == progress.step
+        ends = step.last or step.stopped or progress.is_out_of_patience(self.context.config.training.patience)
+        if step.epoch_ended or step.save_due or is_best or ends:
             self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:

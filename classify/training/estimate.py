@@ -78,7 +78,9 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
     batch, probed = training.train_batch_size, inputs.config.model.head == "probe"
     limit = row_limit(classes, is_final=not training.epochs)
     tested = len(splits.test) if splits.test else 0
-    scorings = 1 if splits.num_folds else math.ceil(training.epochs) + probed
+    steps = math.floor(training.epochs * rows / batch)
+    between = 0 if training.eval_steps is None else steps // training.eval_steps
+    scorings = 1 if splits.num_folds else math.ceil(training.epochs) + between + probed
     pairs = (training.contrastive_steps or 0) * run.step_seconds(CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH)
     seconds = {
         "contrastive steps": trainings * pairs,

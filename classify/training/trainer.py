@@ -56,6 +56,7 @@ class StepEnd:
     learning_rate: float
     metrics: StepMetrics | None
     epoch_ended: bool
+    eval_due: bool
     save_due: bool
     last: bool
     stopped: bool
@@ -213,7 +214,8 @@ class Trainer:
             if out_of_time:
                 progress.set_end(progress.position, config)
             save_due = config.save_steps is not None and progress.step % config.save_steps == 0
-            log_due = progress.step % config.logging_steps == 0 or epoch_ended or last or save_due or stopped
+            eval_due = epoch_ended or last or (config.eval_steps is not None and progress.step % config.eval_steps == 0)
+            log_due = progress.step % config.logging_steps == 0 or eval_due or save_due or stopped
             mean = math.nan
             if log_due:
                 mean = self._record_loss(recent_loss, recent_weight)
@@ -223,6 +225,7 @@ class Trainer:
                 learning_rate=rate,
                 metrics=StepMetrics(mean, float(norm), progress.position / progress.seconds) if log_due else None,
                 epoch_ended=epoch_ended,
+                eval_due=eval_due,
                 save_due=save_due,
                 last=last,
                 stopped=stopped,

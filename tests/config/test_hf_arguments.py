@@ -85,6 +85,13 @@ def test_short_forms_of_precision(flag: str, value: str) -> None:
     assert faults("--data", "x", flag, "--precision", "fp32") == (line,)
 
 
+def test_evaluation_by_steps() -> None:
+    config = parse("--data", "x", "--eval_strategy", "steps", "--eval_steps", "20", "--max_eval_samples", "9")
+    assert (config.training.eval_steps, config.data.max_eval_samples) == (20, 9)
+    assert config.ignored == ("--eval_strategy steps",)
+    assert parse("--data", "x", "--early-stopping-patience", "2").training.patience == 2
+
+
 def test_contradicting_short_forms_of_precision() -> None:
     line = "--fp16 means --precision fp16, and --bf16 means --precision bf16; give one of them."
     assert faults("--data", "x", "--fp16", "--bf16") == (line,)
@@ -111,7 +118,7 @@ def test_the_words_of_a_switch() -> None:
         ("--trust-remote-code True", "--trust_remote_code True: code from a model repository is never run"),
         ("--optim sgd", "--optim sgd: the optimizer is AdamW"),
         ("--eval_strategy steps", "--eval_strategy steps: a run evaluates after each epoch"),
-        ("--max_eval_samples 9", "--max_eval_samples 9: every row of a table is scored"),
+        ("--max_predict_samples 9", "--max_predict_samples 9: every row of a table is scored"),
         ("--task_name sst2", "--task_name sst2 means --data nyu-mll/glue:sst2, and --data is x; give one of them"),
         ("--dataset_config_name mrpc", "--dataset_config_name mrpc: name the data set and its configuration with"),
         ("--warmup_ratio much", "--warmup_ratio must be a number from 0 to 1. Got 'much' instead."),

@@ -33,7 +33,8 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --text-pair-column --text-column-delimiter --pooling --packing --kernels
 --compact-vocabulary --lora-rank --lora-alpha --dropout --ddp-timeout --save-total-limit --logging-steps
 --weight-decay --adam-beta1 --adam-beta2 --adam-epsilon --max-grad-norm --warmup-steps
---activation-checkpointing""".split()  # noqa: SIM905
+--activation-checkpointing --out-of-scope-label --eval-steps --max-eval-samples
+--early-stopping-patience""".split()  # noqa: SIM905
 
 
 def parse(*words: str) -> RunConfig:
@@ -146,7 +147,7 @@ TYPOS = {
     "--per-device-batch-size": "--per-device-train-batch-size", "--model-name": "--model-name-or-path",
 }  # fmt: skip
 # Of other programs, and not near any flag.
-UNKNOWN = "--early-stopping-patience --vocab-size --workers --gpus".split()  # noqa: SIM905
+UNKNOWN = "--vocab-size --workers --gpus".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("flag", TYPOS)

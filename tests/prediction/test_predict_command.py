@@ -286,7 +286,7 @@ def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, pr
         order = np.argsort(-p, kind="stable")
         assert [row["predicted_label"], row["label_1"], row["label_2"]] == [names[place] for place in order[[0, 0, 1]]]
         assert [row["prob_1"], row["prob_2"]] == pytest.approx(p[order[:2]].tolist(), abs=1e-6)
-        assert row["accepted"] == ("true" if p.max() >= 0.4 else "false")
+        assert row["accepted"] == bool(p.max() >= 0.4)
         assert "prob_app" not in row
 
 

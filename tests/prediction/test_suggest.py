@@ -122,7 +122,7 @@ def test_bad_flags(trained: Path, table: Path, tmp_path: Path, capsys: Any, word
     assert part in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("out", "part"), [("-", "the rows go to a file"), ("a.json", "--out a.json")])
+@pytest.mark.parametrize(("out", "part"), [("-", "the rows go to a file"), ("a.xml", "--out a.xml")])
 def test_bad_files(trained: Path, table: Path, capsys: Any, out: str, part: str) -> None:
     assert suggest(trained, table, Path(out)) == 2
     assert part in capsys.readouterr().err

@@ -15,7 +15,7 @@ from classify.errors import InputError
 from classify.tables.cache import LARGE, map_from_cache
 from classify.tables.formats.base import Confidence, FileFormat, Format, ReadOptions, as_text, deduplicate_names
 from classify.tables.source import Source
-from classify.tables.table import Table
+from classify.tables.table import Kind, Table
 
 if TYPE_CHECKING:
     import pyarrow
@@ -141,6 +141,11 @@ class _Columns:
         names, self._remark = deduplicate_names(schema.names)
         self._schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         self._class_names = _class_names(schema)
+        self._kinds = {
+            name: kind
+            for name, field in zip(names, schema, strict=True)
+            if field.name not in self._class_names and (kind := _find_kind(field.type)) is not None
+        }
 
     def read(
         self, batches: Iterable[pyarrow.RecordBatch], form: str, check_size: Callable[[int], None] = lambda size: None
@@ -152,8 +157,9 @@ class _Columns:
         """Wrap an Arrow table of texts. Raises InputError where it has no row."""
         if not arrow.num_rows or not arrow.num_columns:
             raise InputError(f"{self._path}: no row in it. Expected one row per text.")
+        form += self._remark
         return Table(
-            self._path, self._digest, arrow, form + self._remark, lambda rows: [row + 1 for row in rows], "row"
+            self._path, self._digest, arrow, form, lambda rows: [row + 1 for row in rows], "row", kinds=self._kinds
         )
 
     def as_texts(
@@ -185,6 +191,21 @@ class _Columns:
                 f"{self._path}: column {name!r} ({column.type}) holds bytes that are not UTF-8 text; store it as text, "
                 "or leave it out."
             ) from None
+
+
+def _find_kind(kind: pyarrow.DataType) -> Kind | None:
+    """Return the kind of a column of this type; None for texts and types that other formats lack."""
+    from pyarrow import types
+
+    if types.is_integer(kind):
+        return "integer"
+    if types.is_floating(kind):
+        return "number"
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_date32(kind):
+        return "date"
+    return "time" if types.is_timestamp(kind) and kind.tz is None else None
 
 
 def _as_strings(column: pyarrow.Array, names: list[str] | None = None) -> pyarrow.Array:

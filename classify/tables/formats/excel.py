@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,12 +20,14 @@ from classify.tables.dialect import choose_header
 from classify.tables.formats.base import FileFormat, ReadOptions, deduplicate_names, default_names
 from classify.tables.profile import ColumnProfile
 from classify.tables.source import Source
-from classify.tables.table import Table
+from classify.tables.table import Kind, Table
 
 _READER = Path(__file__).with_name("workbook_rows.py")
 # Memory limit of the reading process: a constant, plus a multiple of the file's size.
 _MOST_BYTES, _MOST_GROWTH = 256 << 20, 64
 _SAMPLE_ROWS = 2000
+# Kinds of columns, by the letters of their cells; the first that fits.
+_KINDS: dict[str, Kind] = {"i": "integer", "in": "number", "b": "boolean", "d": "date", "dt": "time"}
 
 
 class Excel(FileFormat):
@@ -107,17 +109,30 @@ def _as_table(source: Source, sheet: _Sheet, options: ReadOptions) -> Table:
         has_names=header > 0,
         hint=sheet.hint if options.sheet is None else "",
         reading={"sheet": sheet.name, "header": header > 0, "skip_lines": above},
+        kinds=_find_kinds(sheet.kinds[above + header :], dict(zip(names, used, strict=True))),
     )
+
+
+def _find_kinds(rows: Sequence[str], places: Mapping[str, int]) -> dict[str, Kind]:
+    """Return the kinds of the columns, by their places in the rows, of which no cell is text."""
+    found: dict[str, Kind] = {}
+    for name, place in places.items():
+        letters = {row[place] for row in rows if place < len(row)} - {" "}
+        kind = next((kind for allowed, kind in _KINDS.items() if letters <= set(allowed)), None)
+        if letters and kind is not None:
+            found[name] = kind
+    return found
 
 
 @dataclass(frozen=True)
 class _Sheet:
-    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers."""
+    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers and cells' kinds."""
 
     name: str
     all_names: list[str]
     numbers: list[int] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
     @property
     def description(self) -> str:
@@ -156,6 +171,7 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
             if isinstance(read, list):
                 sheet.numbers.append(read[0])
                 sheet.rows.append(read[1])
+                sheet.kinds.append(read[2])
             elif "error" in read:
                 raise InputError(f"{source.path}: not a readable workbook ({read['error']}); save it again.")
             else:

@@ -30,7 +30,7 @@ def limit_memory(most_bytes: int) -> None:
 
 
 def print_sheet(sheet: str) -> None:
-    """Print {"sheets", "sheet"}, and [number, cells] of each row that holds anything; {"error"} of a damaged file."""
+    """Print {"sheets", "sheet"}, and [number, cells, kinds] of each row that holds anything; {"error"} if damaged."""
     try:
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(sys.stdin.buffer.read()))
         tables = [entry for entry in book.sheets_metadata if entry.typ is python_calamine.SheetTypeEnum.WorkSheet]
@@ -39,17 +39,20 @@ def print_sheet(sheet: str) -> None:
         sheet = sheet or next(iter(visible or names), "")
         print(json.dumps({"sheets": names, "sheet": sheet}))
         if sheet in names:
-            for number, row in enumerate(iterate_rows(book.get_sheet_by_name(sheet)), start=1):
+            for number, (row, kinds) in enumerate(iterate_rows(book.get_sheet_by_name(sheet)), start=1):
                 while row and not row[-1].strip():
                     row.pop()
                 if row:
-                    print(json.dumps([number, row]))
+                    print(json.dumps([number, row, kinds[: len(row)]]))
     except python_calamine.CalamineError as error:
         print(json.dumps({"error": str(error)}))
 
 
-def iterate_rows(sheet: python_calamine.CalamineSheet) -> Iterator[list[str]]:
-    """Yield all rows; cells that are merged downwards have their value in each row that holds anything else."""
+def iterate_rows(sheet: python_calamine.CalamineSheet) -> Iterator[tuple[list[str], str]]:
+    """Yield all rows, and a letter per cell for its kind (see `find_kind`).
+
+    Cells that are merged downwards have their value in each row that holds anything else.
+    """
     left = sheet.start[1] if sheet.start else 0  # the library leaves out empty columns before the first cell
     merged: dict[int, list[tuple[int, int]]] = {}
     for (top, column), (bottom, _) in sheet.merged_cell_ranges or []:
@@ -58,6 +61,7 @@ def iterate_rows(sheet: python_calamine.CalamineSheet) -> Iterator[list[str]]:
     below: dict[int, tuple[int, str]] = {}
     for number, cells in enumerate(sheet.iter_rows()):
         row = [""] * left + [write_cell(cell) for cell in cells]
+        kinds = " " * left + "".join(map(find_kind, cells))
         if below and any(row):
             for column, (bottom, value) in below.items():
                 if number <= bottom and not row[column]:
@@ -65,7 +69,20 @@ def iterate_rows(sheet: python_calamine.CalamineSheet) -> Iterator[list[str]]:
         for column, bottom in merged.get(number, []):
             if column < len(row):
                 below[column] = bottom, row[column]
-        yield row
+        yield row, kinds
+
+
+def find_kind(cell: Any) -> str:
+    """Return the kind of a cell: i(nteger), n(umber), b(oolean), d(ate), t(ime), s(tring), or a space where empty."""
+    if isinstance(cell, bool):
+        return "b"
+    if isinstance(cell, int | float):
+        return "i" if isinstance(cell, int) or cell.is_integer() else "n"
+    if isinstance(cell, datetime.datetime):
+        return "t"
+    if isinstance(cell, datetime.date):
+        return "d"
+    return "s" if str(cell).strip() else " "
 
 
 def write_cell(cell: Any) -> str:
