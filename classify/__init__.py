@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from classify.versions import __version__
 
 if TYPE_CHECKING:
-    from classify.api import Run, load, train
+    from classify.api import Run, compare, inspect, load, train
     from classify.estimator import TextClassifier
     from classify.prediction.predictor import load_classifier
 
-__all__ = ["Run", "TextClassifier", "__version__", "load", "load_classifier", "train"]
+__all__ = ["Run", "TextClassifier", "__version__", "compare", "inspect", "load", "load_classifier", "train"]
 # The module of each name.
 _MODULES = {
     "Run": "api",
     "TextClassifier": "estimator",
+    "compare": "api",
+    "inspect": "api",
     "load": "api",
     "load_classifier": "prediction.predictor",
     "train": "api",

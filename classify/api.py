@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -78,14 +80,49 @@ class Run:
     def predict(self, texts: Iterable[Any]) -> list[Any]:
         """Return for each text its label, a list of labels (multi-label), or a number (regression).
 
-        `texts` are strings, or pairs of strings for a model of text pairs; a list, an array, a column of a table.
+        `texts` are strings, or pairs of strings for a model of text pairs: a list, an array, a column of a table; or a
+        DataFrame with the text columns of training. Raises TypeError for anything else, and InputError for a DataFrame
+        without these columns.
         """
         task = self._predictor.task
         return task.values(task.decide(self.predict_proba(texts)))
 
     def predict_proba(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
-        """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression."""
-        return self._predictor.probabilities(texts)
+        """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression; texts as `predict`."""
+        return self._predictor.probabilities(self._read_texts(texts) if _is_table(texts) else texts)
+
+    def _read_texts(self, table: Any) -> list[Any]:
+        """Return the texts, or pairs of texts, of a DataFrame."""
+        from classify.prediction.inputs import read_texts
+
+        with _paths(data=table) as paths:
+            read, columns = read_texts(paths["data"], self._predictor.settings, None, None)
+        inputs = [read.column(name) for name in columns.inputs]
+        return inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
+
+    def evaluate(self, table: Any, *, output_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Score the model on a table with labels, a path or a DataFrame, and return the scores as in metrics.json.
+
+        With `output_dir` the folder of `classify evaluate` is written there, with its report. Raises InputError for a
+        table without the columns of training, or a folder that is not empty.
+        """
+        from classify.data.split_record import count_trained
+        from classify.prediction.evaluate import evaluate
+        from classify.prediction.labelled import read_labelled
+
+        if output_dir is not None and Path(output_dir).exists() and any(Path(output_dir).iterdir()):
+            raise InputError(f"evaluate: output_dir {output_dir} is not empty; give another folder.")
+        with _paths(data=table) as paths, tempfile.TemporaryDirectory(prefix="classify-") as made:
+            labelled = read_labelled(str(self.folder), paths["data"])
+            folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
+            hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
+            trained, _ = count_trained(str(self.folder), hashes)
+            scores = evaluate(self._predictor, labelled, folder, trained).as_json()
+            if output_dir is not None:
+                from classify.report.after_run import write_pages
+
+                write_pages(folder)
+        return scores
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
         """Return by how much each word raises the logit of a label, the predicted one by default.
@@ -175,6 +212,9 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
         further = {name: options[name] for name in ("eval_data", "test_data") if options.get(name) is not None}
         tables = {name: _as_path(table, None, Path(temporary)) for name, table in further.items()}
         tables["data"] = _as_path(data, labels, Path(temporary))
+        if isinstance(options.get("class_weights"), dict):
+            weights = json.dumps(options["class_weights"]).encode()
+            options = {**options, "class_weights": _keep(weights, "class_weights.json", Path(temporary))}
         config = parse_training(_words({**options, **tables}), "classify.train")
         try:
             folder = _run(config, place, pages=pages)
@@ -187,6 +227,33 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
             error.args = ("\n".join(error.faults),)
             raise
     return Run(folder, use_cpu=config.training.use_cpu)
+
+
+def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Return what `classify inspect --json` prints: rows, columns, task, classes, splits and findings.
+
+    Arguments and errors are those of `train`; nothing is trained.
+    """
+    from dataclasses import asdict
+
+    from classify.training.inputs import check
+    from classify.training.inspection import inspect_run
+
+    with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
+        path = _as_path(data, labels, Path(temporary))
+        return asdict(inspect_run(check(parse_training(_words({**options, "data": path}), "classify.inspect"))))
+
+
+def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
+    """Compare runs or evaluations on the rows that all scored, the first is the reference; as `compare --json`.
+
+    Raises InputError where tasks differ, or no row is shared.
+    """
+    from classify.report.comparison import compare as compare_folders
+
+    if len(folders) < 2:
+        raise InputError(f"compare: expected two folders or more. Got {len(folders)} instead.")
+    return compare_folders([Path(folder) for folder in folders]).as_json()
 
 
 def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:
@@ -211,8 +278,7 @@ def _words(options: dict[str, Any]) -> list[str]:
         if isinstance(value, dict):
             if name != "label_names":
                 raise TypeError(
-                    f"train: {name} must not be a dictionary; only label_names may be one, and class_weights takes the "
-                    "path of a JSON file."
+                    f"train: {name} must not be a dictionary; only label_names and class_weights may be one."
                 )
             if any(sign in f"{label}{shown}" for label, shown in value.items() for sign in ",="):
                 raise ValueError(
@@ -227,31 +293,45 @@ def _words(options: dict[str, Any]) -> list[str]:
     return words
 
 
+def _is_table(data: Any) -> bool:
+    """Return whether data is a DataFrame, or a data set with columns."""
+    return (hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__")) or hasattr(data, "with_format")
+
+
+@contextlib.contextmanager
+def _paths(**tables: Any) -> Iterator[dict[str, str]]:
+    """Yield the paths of tables by name; those in memory are written."""
+    with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
+        yield {name: _as_path(table, None, Path(temporary)) for name, table in tables.items()}
+
+
 def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
     """Return the path of a table; one that is in memory is written to the cache, so that a run can be resumed."""
     if isinstance(data, str | os.PathLike):
         if labels is not None:
             raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
         return os.fspath(data)
-    import hashlib
-
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from classify.tables.cache import load_or_write
 
     table = _as_arrow(data, labels)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    content = sink.getvalue()
-    name = "dataframe.parquet"
+    return _keep(sink.getvalue().to_pybytes(), "dataframe.parquet", temporary)
+
+
+def _keep(content: bytes, name: str, temporary: Path) -> str:
+    """Write content to a file in the cache, or where that cannot be used to a temporary folder; return its path."""
+    import hashlib
+
+    from classify.tables.cache import load_or_write
 
     def write(folder: Path) -> None:
         (folder / name).write_bytes(content)
 
     def read(folder: Path) -> Path | None:
         path = folder / name
-        return path if path.is_file() and path.stat().st_size == content.size else None
+        return path if path.is_file() and path.stat().st_size == len(content) else None
 
     path = load_or_write(hashlib.sha256(content).hexdigest()[:32], write, read)
     if path is None:  # the cache cannot be used

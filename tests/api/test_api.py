@@ -169,7 +169,7 @@ def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: 
         (([{"a", "b"}], ["a"]), {}, TypeError, "texts must be strings, or pairs of strings. Got set"),
         ((["a", "b"], [1, "b"]), {}, TypeError, "labels must be of one type. Got int and str"),
         ((pandas.DataFrame({"text": TEXTS}), LABELS), {}, TypeError, "name the column of a table with label_column"),
-        (("my.csv",), {"class_weights": {"a": 1}}, TypeError, "class_weights must not be a dictionary"),
+        (("my.csv",), {"text_column": {"a": 1}}, TypeError, "text_column must not be a dictionary"),
         (("my.csv", LABELS), {}, TypeError, "the table of a path has its own"),
         (("my.csv",), {"epoch": 3}, InputError, "unknown flag --epoch. Did you mean --epochs?"),
         ((TEXTS, LABELS), {"epochs": "many"}, InputError, "--epochs"),
@@ -179,6 +179,56 @@ def test_a_config_returns_the_folder_with_its_report(model_folder: Path, table: 
 def test_wrong_arguments(arguments: tuple[Any, ...], more: dict[str, Any], error: type, part: str) -> None:
     with pytest.raises(error, match=part.replace("?", r"\?")):
         classify.train(*arguments, **more)
+
+
+def test_tables_in_and_scores_out(model_folder: Path, tmp_path: Path) -> None:
+    """A DataFrame is predicted, and scored, as the command does with a file of the same rows."""
+    frame = pandas.DataFrame({"number": range(60), "text": TEXTS, "label": LABELS})
+    run = classify.train(frame, **options(model_folder, tmp_path / "run", text_column="text", label_column="label"))
+    assert run.predict(frame) == run.predict(TEXTS)
+    assert run.predict(polars.DataFrame(frame[["text"]])) == run.predict(TEXTS)
+    scores = run.evaluate(frame, output_dir=tmp_path / "evaluation")
+    right = np.mean([one == other for one, other in zip(run.predict(frame), LABELS, strict=True)])
+    assert scores["accuracy"] == pytest.approx(right)
+    stored = read_json(tmp_path / "evaluation" / "metrics.json")
+    assert stored["test"]["accuracy"] == scores["accuracy"]
+    assert stored["trained_rows"] == read_json(run.folder / "run.json")["inspection"]["splits"]["train"]
+    assert (tmp_path / "evaluation" / "report.html").exists()
+    frame.to_csv(tmp_path / "my.csv", index=False)
+    assert run.evaluate(tmp_path / "my.csv") == scores
+    with pytest.raises(InputError, match="is not empty"):
+        run.evaluate(frame, output_dir=tmp_path / "evaluation")
+    with pytest.raises(InputError, match="text"):
+        run.predict(frame[["number", "label"]])
+    compared = classify.compare(run, tmp_path / "evaluation")
+    assert compared["rows"] == len(read_table(str(run.folder / "predictions.csv")))
+    with pytest.raises(InputError, match="two folders or more"):
+        classify.compare(run)
+    pairs = CASES["pair"].write(tmp_path / "pairs.csv")
+    other = classify.train(pairs, **options(model_folder, tmp_path / "pairs"))
+    table = pandas.read_csv(pairs)
+    assert other.predict(table) == other.predict(list(zip(table["sentence1"], table["sentence2"], strict=True)))
+
+
+def test_inspection(model_folder: Path, tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": TEXTS, "label": LABELS})
+    found = classify.inspect(frame, model=model_folder, cpu=True)
+    assert found["rows"] == 60
+    assert found["labels"].startswith(f"classes: {len(set(LABELS))}")
+    assert classify.inspect(TEXTS, LABELS, model=model_folder)["splits"] == found["splits"]
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_class_weights_as_a_dictionary(model_folder: Path, tmp_path: Path) -> None:
+    weights = {label: 1.0 + number for number, label in enumerate(sorted(set(LABELS)))}
+    run = classify.train(TEXTS, LABELS, **options(model_folder, tmp_path / "a", class_weights=weights))
+    (tmp_path / "w.json").write_text(str(weights).replace("'", '"'))
+    same = classify.train(TEXTS, LABELS, **options(model_folder, tmp_path / "b", class_weights=tmp_path / "w.json"))
+    assert (run.folder / "model.safetensors").read_bytes() == (same.folder / "model.safetensors").read_bytes()
+    resumed = classify.train(
+        TEXTS, LABELS, **options(model_folder, tmp_path / "a", class_weights=weights, resume=True, epochs=2)
+    )
+    assert resumed.metrics["train"]["epochs"] == 2
 
 
 def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path: Path) -> None:

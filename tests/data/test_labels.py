@@ -153,7 +153,7 @@ def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLab
 )
 def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
     assert is_typo(typed, meant) is may_be
-    notes = notes_of(name_classes({typed: 1, meant: 30, "other": 20}))
+    notes = notes_of(name_classes({typed: 1, meant: 30, "another": 20}))
     flag = shlex.quote(f"{typed}={meant}")
     assert [note for note in notes if f"--label-names {flag}" in note] == (notes if may_be else [])
     assert bool(notes) is may_be
