@@ -76,6 +76,9 @@ def find_steps(result: Result) -> list[Step]:
                 f"classify clean --apply {shlex.quote(str(result.folder / suspects_file.FILE))} --out corrected.csv",
             )
         )
+    if result.is_training and result.run["config"]["training"]["preset"] == "fast":
+        data = shlex.quote(result.run["data"]["path"])
+        steps.append(Step("train the whole model, without --preset fast", f"classify train --data {data}"))
     # One or two rows are a typing error, or too few to be called weak.
     weak = sorted(
         (score["f1"], name) for name, score in per_class.items() if score["support"] >= _FEWEST and score["f1"] < WEAK
