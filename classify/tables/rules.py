@@ -143,6 +143,7 @@ LABEL = (
     Rule("mostly empty", -2.0, lambda p: p.filled < 0.5, "kaggle_disaster"),
     Rule("one value", -6.0, lambda p: p.kinds < 2, "constant_language"),
     Rule("name of something else", -3.0, _has_word(names.METADATA_WORDS, LABEL_NAMES), "annotator_column"),
+    Rule("a model's prediction", -6.5, lambda p: names.PREDICTION.match(p.key) is not None, "own_predictions"),
     Rule("names of splits", -8.0, lambda p: p.splits == 1.0, "split_column"),
     Rule("yes or no", -0.5, lambda p: p.marks == 1.0, "flags_beside_label"),
 )
