@@ -84,8 +84,8 @@ class Run:
         DataFrame with the text columns of training. Raises TypeError for anything else, and InputError for a DataFrame
         without these columns.
         """
-        task = self._predictor.task
-        return task.values(task.decide(self.predict_proba(texts)))
+        found = self._predictor.predict(self._read_texts(texts) if _is_table(texts) else texts)
+        return self._predictor.answers(*found)
 
     def predict_proba(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
         """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression; texts as `predict`."""

@@ -139,14 +139,18 @@ def _predict_text(options: argparse.Namespace) -> int:
     with load_classifier(
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
     ) as predictor:
-        probabilities = predictor.probabilities(options.text)
+        probabilities, in_scope = predictor.predict(options.text)
         if not predictor.world.is_main:
             return 0
     note = note_new_languages(options.text, predictor.settings.get("languages"))
     if note is not None and not options.quiet:
         print(f"note: {note}", file=sys.stderr)
     task = predictor.task
-    print(escape_controls(next(task.prediction_fields(probabilities, ".3f"))[0]))
+    answer = next(task.prediction_fields(probabilities, ".3f"))[0]
+    if in_scope is not None:
+        (answer,) = predictor.answers(probabilities, in_scope)
+        answer += f" (in scope {in_scope[0]:.3f})"
+    print(escape_controls(answer))
     if task.has_labels:
         count = _TOP if options.top_k is None else flags.count(options.top_k, "--top-k")
         for number in (-probabilities[0]).argsort(kind="stable")[:count]:

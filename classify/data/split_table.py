@@ -76,7 +76,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
         of_all = f" of {len(validation):,} (--max-eval-samples)"
         labels, limit = encoder.stratify_by(validation.targets), config.max_eval_samples
-        kept = cap_rows(labels, np.arange(len(validation)), limit, seed=seed)
+        kept = cap_rows(labels, np.arange(len(validation)), limit, seed=0)
         validation = Split(validation.table, validation.rows[kept], validation.targets[kept])
     # Splits from separate tables are not recorded.
     fold_of, assignment = None, parts if (assigned.parts > _TRAIN).any() else None
@@ -349,15 +349,16 @@ def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tupl
         scored = _without_targets(*found[-1])
     elif fitted and fitted[0].table is table:
         rows = fitted.pop(0).rows
+        tested = rows[:0]
         if tables.columns.split is not None:
             tested = _by_column(tables, rows).rows(_TEST)
-        else:
+        if not len(tested):
             tested = np.random.default_rng(seed).permutation(rows)[: len(rows) // 2]
         fitted.insert(0, _without_targets(table, np.setdiff1d(rows, tested)))
         scored = _without_targets(table, np.sort(tested))
     else:
         scored = _without_targets(table, np.empty(0, dtype=np.int64))
-    return tuple(fitted), scored if len(scored) else None
+    return tuple(split for split in fitted if len(split)), scored if len(scored) else None
 
 
 def _without_targets(table: Table, rows: Rows) -> Split:

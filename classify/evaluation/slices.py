@@ -52,18 +52,20 @@ def list_slices(
 ) -> list[Slice]:
     """Return the slices of rows by text length, language, the values of `columns`, and similar words.
 
-    Columns of numbers or ISO 8601 dates are cut into fifths, and skipped where they have few values.
+    Columns of numbers or ISO 8601 dates with more than 50 values are cut into fifths; empty cells are in none.
     """
     found = list(_cut("characters", np.array([len(text) for text in texts], dtype=np.float64), None))
     if several_languages:
         found += _group("language", [next(iter(detect_languages([text]).shares), UNKNOWN) for text in texts])
     for name, cells in columns.items():
+        filled = list(filter(None, cells))
         if len(set(cells)) <= _VALUES:
             found += _group(name, cells)
-        elif all(map(is_number, cells)):
-            found += _cut(name, np.array(cells, dtype=np.float64), cells)
-        elif all(map(_DATE.match, cells)):
-            found += _cut(name, np.unique(cells, return_inverse=True)[1].astype(np.float64), cells)
+        elif all(map(is_number, filled)):
+            found += _cut(name, np.array([float(cell) if cell else np.nan for cell in cells]), cells)
+        elif all(map(_DATE.match, filled)):
+            order = {cell: float(place) for place, cell in enumerate(sorted(set(filled)))}
+            found += _cut(name, np.array([order.get(cell, np.nan) for cell in cells]), cells)
     return [*found, *_cluster(texts, seed)]
 
 
@@ -95,7 +97,8 @@ def _group(kind: str, cells: Sequence[str]) -> Iterator[Slice]:
 
 def _cut(kind: str, numbers: npt.NDArray[np.float64], cells: Sequence[str] | None) -> Iterator[Slice]:
     """Yield fifths by rising number; equal numbers may be in two of them."""
-    for part in np.array_split(np.argsort(numbers, kind="stable"), _PARTS):
+    order = np.argsort(numbers, kind="stable")[: len(numbers) - int(np.isnan(numbers).sum())]
+    for part in np.array_split(order, _PARTS):
         if len(part):
             ends = [f"{numbers[row]:g}" if cells is None else cells[row] for row in (part[0], part[-1])]
             yield Slice(kind, " to ".join(ends), part)

@@ -62,6 +62,7 @@ def _write(
         "model": os.path.abspath(predictor.folder),
         "trained_rows": trained_rows,
         "texts": labelled.texts.as_settings(),
+        "label_column": labelled.column,
         "eval": None,
         "test": scores.as_json(),
         "probabilities": task.probability_scores(logits, targets, _SEED),
@@ -75,6 +76,7 @@ def _write(
     data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
     record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / OUTSIDE_FILE).unlink(missing_ok=True)  # of an earlier evaluation
     with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
         files = {"predictions.csv": (labelled.rows, inside)}
         if scope is not None and len(outside):

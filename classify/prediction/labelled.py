@@ -27,7 +27,7 @@ _JOINED = "labels"
 class LabelledTable:
     """A table, its text columns, the task, and the rows (n,) that have a label with their targets (n, ...).
 
-    `outside` (m,) are the rows whose label means none of the classes.
+    `outside` (m,) are the rows whose label means none of the classes; `column` is that of the labels.
     """
 
     table: Table
@@ -36,6 +36,7 @@ class LabelledTable:
     rows: npt.NDArray[np.int64]
     targets: npt.NDArray[Any]
     outside: npt.NDArray[np.int64]
+    column: str
 
 
 def read_labelled(
@@ -56,7 +57,7 @@ def read_labelled(
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
     targets = task.encode(table, column, f"the training data of {model}")[rows]
-    return LabelledTable(table, texts, task, rows, targets, np.flatnonzero(task.outside(table, column)))
+    return LabelledTable(table, texts, task, rows, targets, np.flatnonzero(task.outside(table, column)), column)
 
 
 def _find_label_column(

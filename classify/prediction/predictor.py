@@ -73,10 +73,23 @@ class Predictor(ABC):
         `texts` are strings, or tuples of two where the model was trained on text pairs. Raises TypeError for anything
         else, ValueError if the predictor is closed.
         """
+        return self.predict(texts)[0]
+
+    def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:
+        """Return the `probabilities` of texts, and the probability (len(texts),) of being in scope, if there is one."""
         first, second = self.as_columns(texts)
         if not first:
-            return np.zeros((0, len(self.labels)))
-        return self.task.probabilities(self.compute_logits(self.tokenize(first, second)))
+            return np.zeros((0, len(self.labels))), None if self.scope is None else np.zeros(0, dtype=np.float32)
+        logits, in_scope = self.split_outputs(self.compute_outputs(self.tokenize(first, second)))
+        return self.task.probabilities(logits), in_scope
+
+    def answers(self, probabilities: npt.NDArray[np.float64], in_scope: npt.NDArray[np.float32] | None) -> list[Any]:
+        """Return what `predict` found as labels, lists or numbers; below the threshold the label of the scope."""
+        values = self.task.values(self.task.decide(probabilities))
+        if self.scope is None or in_scope is None:
+            return values
+        pairs = zip(values, in_scope.tolist(), strict=True)
+        return [value if share >= self.scope.threshold else self.scope.label for value, share in pairs]
 
     def as_columns(self, texts: Iterable[Any]) -> tuple[list[str], list[str] | None]:
         """Return the texts, or the first and the second texts of pairs. Raises TypeError for anything else."""

@@ -18,6 +18,7 @@ from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.multi_label_metrics import SCORED_ROWS
 from classify.evaluation.predictions_file import FOLD_COLUMN
+from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
@@ -87,7 +88,8 @@ class Result:
     def other_columns(self) -> dict[str, list[str]]:
         """Return the columns of the table that are no text, label or prediction."""
         texts = trained_texts(self.metrics.get("texts", self.settings)).named
-        used = {*texts, *self.settings.get("label_columns", ()), *self.task.prediction_columns(), FOLD_COLUMN}
+        labels = (*self.settings.get("label_columns", ()), self.metrics.get("label_column"))
+        used = {*texts, *labels, *self.task.prediction_columns(), FOLD_COLUMN, COLUMN}
         return {name: self.table.column(name) for name in self.table.columns if name not in used}
 
     @functools.cached_property

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pydantic
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -78,6 +79,7 @@ class Prediction(pydantic.BaseModel):
     confidence: float | None = None
     probabilities: dict[str, float] | None = None
     accepted: bool | None = None
+    in_scope: float | None = None
 
 
 class Answer(pydantic.BaseModel):
@@ -107,7 +109,7 @@ class Served:
             "classify_batch_rows", "texts of a batch", registry=self.registry, buckets=[2**n for n in range(11)]
         )
         self.batcher = Batcher(
-            lambda texts: self.predictor.probabilities(texts),
+            lambda texts: np.column_stack([part for part in self.predictor.predict(texts) if part is not None]),
             most_rows=_BATCH_ROWS,
             wait=wait,
             longest=MOST_WAITING,
@@ -271,14 +273,17 @@ def check_texts(texts: Sequence[str | tuple[str, str]]) -> None:
                 )
 
 
-def describe(
-    predictor: Predictor, probabilities: Any, top_k: int | None, min_confidence: float | None
-) -> list[Prediction]:
-    """Return the predictions of rows of probabilities (rows, labels), or scores (rows, 1)."""
+def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
+    """Return the predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
     task, answers = predictor.task, list[Prediction]()
-    for value, row in zip(task.values(task.decide(probabilities)), probabilities, strict=True):
+    probabilities, in_scope = predictor.split_outputs(rows)
+    values = predictor.answers(probabilities, in_scope)
+    shares = [None] * len(rows) if in_scope is None else in_scope.tolist()
+    for value, row, share in zip(values, probabilities, shares, strict=True):
         by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
         confidence = float(row.max()) if task.has_confidence else None
+        if share is not None and value not in task.labels:
+            confidence = 1 - share
         accepted = None if min_confidence is None or confidence is None else confidence >= min_confidence
         answers.append(
             Prediction(
@@ -286,6 +291,7 @@ def describe(
                 confidence=confidence,
                 probabilities=by_label if task.has_labels else None,
                 accepted=accepted,
+                in_scope=share,
             )
         )
     return answers

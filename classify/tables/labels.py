@@ -50,8 +50,8 @@ _MOST_COMPARED = 1000
 class ClassNames:
     """Class names: `names` maps labels of the table to their class where its name differs.
 
-    `unlabelled` are labels that count as missing, as empty cells do, and `outside` those of them that mean none of the
-    classes; `rows` counts the rows of each label, `missing`
+    `unlabelled` are labels that count as missing, as empty cells do; so does `outside`, which means none of the
+    classes, in any of its spellings; `rows` counts the rows of each label, `missing`
     those of spellings of a missing value.
     `normalized`: labels that differ in case, spaces or Unicode form alone are one class.
     """
@@ -61,20 +61,20 @@ class ClassNames:
     rows: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
     normalized: bool = True
-    outside: frozenset[str] = frozenset()
+    outside: str | None = None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the class names of a trained model, from its classify.json."""
         stored = settings["label_spelling"]
-        outside = frozenset(stored.get("outside", ()))
-        return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=stored["normalized"], outside=outside)
+        normalized, outside = stored["normalized"], stored.get("outside")
+        return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=normalized, outside=outside)
 
     def as_settings(self) -> dict[str, Any]:
         """Return the entry of classify.json."""
         names = {label: name for label, name in self.names.items() if label != name}
         stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
-        return {"label_spelling": stored | ({"outside": sorted(self.outside)} if self.outside else {})}
+        return {"label_spelling": stored | ({} if self.outside is None else {"outside": self.outside})}
 
     def spell(self, written: Iterable[str], classes: Sequence[str]) -> Self:
         """Return the names with further labels `written`, where each differs in spelling alone from one of `classes`.
@@ -95,9 +95,15 @@ class ClassNames:
 
     def of(self, label: str) -> str | None:
         """Return the class of a label value; None where it means unlabelled."""
-        if label in self.unlabelled:
+        if label in self.unlabelled or self.is_outside(label):
             return None
         return self.names.get(label) or (None if is_no_label(label) else label)
+
+    def is_outside(self, label: str) -> bool:
+        """Return whether a label means none of the classes."""
+        if self.outside is None:
+            return False
+        return label == self.outside or (self.normalized and _normalize(label) == _normalize(self.outside))
 
     def list_merged(self, *, normalized: bool) -> list[str]:
         """List each class with its labels and their rows where there are several.
@@ -158,7 +164,7 @@ class ClassNames:
                 f"the label {label!r} ({rows}) may mean none of the other classes; if so, give --out-of-scope-label "
                 f"{shlex.quote(label)}"
                 for label, rows in self.rows.items()
-                if rows and label not in self.outside and normalize_text(label) in _OUTSIDE
+                if rows and not self.is_outside(label) and normalize_text(label) in _OUTSIDE
             ),
             *(
                 [f"the label {dates[0]!r} looks like a date, others do not: a spreadsheet may have changed it"]

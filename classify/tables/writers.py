@@ -6,6 +6,8 @@ import contextlib
 import csv
 import datetime
 import json
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,10 @@ _SHEET_ROWS, _SHEET_COLUMNS, _CELL_CHARACTERS = 1_048_576, 16_384, 32_767
 
 # Rows by which the widths of a sheet's columns are chosen, and their limits in characters.
 _SAMPLED, _NARROWEST, _WIDEST = 100, 9, 60
+# Characters that a sheet's name cannot have, and how many it has at most.
+_NO_SHEET_NAME, _SHEET_NAME = re.compile(r"[\\*?:/\[\]]"), 31
+# Spreadsheets have no earlier day; 1900-02-29, which was none, is one of theirs.
+_FIRST_DAY = datetime.date(1900, 3, 1)
 # A larger number is not exact in a spreadsheet, nor in most readers of JSON.
 _MOST_EXACT = 1 << 53
 
@@ -143,10 +149,10 @@ class JSONLinesWriter(TableWriter):
             self._file.write(self._as_object(row) + "\n")
 
     def _as_object(self, row: Sequence[str]) -> str:
-        """Return a row as JSON; dates stay text."""
-        return json.dumps(
-            dict(zip(self.columns, self.convert_types(row), strict=True)), ensure_ascii=False, default=str
-        )
+        """Return a row as JSON, which has no dates."""
+        typed = zip(self.columns, self.kinds, row, self.convert_types(row), strict=True)
+        cells = {name: cell if kind in ("date", "time") else value for name, kind, cell, value in typed}
+        return json.dumps(cells, ensure_ascii=False)
 
     def close(self) -> None:
         self._file.close()
@@ -210,7 +216,8 @@ class ExcelWriter(TableWriter):
 
         self._path, self._rows = path, 0
         self._book = Workbook(write_only=True)
-        self._sheet = self._book.create_sheet(self.sheet)
+        name = _NO_SHEET_NAME.sub("_", self.sheet)[:_SHEET_NAME].strip("'")
+        self._sheet = self._book.create_sheet(name or "predictions")
         return self
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
@@ -299,6 +306,24 @@ def _to_integer(cell: str) -> int:
     return number
 
 
+def _to_number(cell: str) -> float:
+    if not math.isfinite(number := float(cell)):
+        raise ValueError(cell)
+    return number
+
+
+def _to_date(cell: str) -> datetime.date:
+    if (day := datetime.date.fromisoformat(cell)) < _FIRST_DAY:
+        raise ValueError(cell)
+    return day
+
+
+def _to_time(cell: str) -> datetime.datetime:
+    if (time := datetime.datetime.fromisoformat(cell)).date() < _FIRST_DAY:
+        raise ValueError(cell)
+    return time
+
+
 def _to_boolean(cell: str) -> bool:
     if cell not in ("true", "false"):
         raise ValueError(cell)
@@ -307,10 +332,10 @@ def _to_boolean(cell: str) -> bool:
 
 _CONVERT: dict[Kind, Callable[[str], Any]] = {
     "integer": _to_integer,
-    "number": float,
+    "number": _to_number,
     "boolean": _to_boolean,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.datetime.fromisoformat,
+    "date": _to_date,
+    "time": _to_time,
 }
 
 

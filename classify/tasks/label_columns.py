@@ -42,15 +42,8 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         }
         if not unlabelled:
             raise InputError(no_such_label(config.unlabelled_value))
-    outside = frozenset[str]()
-    if config.out_of_scope_label is not None:
-        key = normalize_text(config.out_of_scope_label)
-        outside = frozenset(
-            label
-            for label in counts
-            if label == config.out_of_scope_label or (normalize and normalize_text(label) == key)
-        )
-        unlabelled |= outside
+    outside = ClassNames(normalized=normalize, outside=config.out_of_scope_label)
+    unlabelled |= set(filter(outside.is_outside, counts))
     if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
         unlabelled |= set(tested)
     kept = set(config.label_names.split(",")) if config.label_names is not None else set()
@@ -58,7 +51,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
     unlabelled |= set(missing)
     named = {label: count for label, count in counts.items() if label not in unlabelled and not is_no_label(label)}
     names = name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
-    return dataclasses.replace(names, missing=missing, outside=outside)
+    return dataclasses.replace(names, missing=missing, outside=outside.outside)
 
 
 def check_empty_labels(tables: InputTables) -> None:

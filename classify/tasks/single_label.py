@@ -106,10 +106,10 @@ class SingleLabel(Task):
         return [self._classes.of(cell) is not None for cell in cells]
 
     def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        if not self._classes.outside or not table.has_column(column):
+        if self._classes.outside is None or not table.has_column(column):
             return super().outside(table, column)
         values, numbers = table.dictionary_encode(column)
-        return np.array([value in self._classes.outside for value in values], dtype=bool)[numbers]
+        return np.array(list(map(self._classes.is_outside, values)), dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """Return (rows,) class numbers, -1 for a row without a label."""

@@ -1,4 +1,4 @@
-"""Train a run again on parts of its training rows, scored on the same rows."""
+"""Train a run again on parts of its training rows, scored on the same rows (in cross-validation, on the part)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from classify.config.recipe import PRESETS
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import stored_values
 from classify.data.split_record import FILE as SPLIT
@@ -64,6 +65,8 @@ def measure_curve(
 def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, Any]:
     """Train on `rows` rows, which `draw` chooses, and return the scores of the run's rows."""
     values = stored_values(folder)
+    if preset != read_run(folder)[1]:
+        values = {name: value for name, value in values.items() if name not in (*PRESETS["fast"], "max_steps")}
     values |= {"max_train_samples": rows, "preset": preset, "report_to": "none", "quiet": True}
     values["seed"] = int(values.get("seed", RunConfig().training.seed)) + draw
     if (folder / SPLIT).exists():

@@ -18,7 +18,7 @@ import torch
 from classify.data import split_record
 from classify.data.splits import Splits
 from classify.errors import SHOWN, list_some
-from classify.evaluation import advice, metrics, scope, scored_rows, suspects_file
+from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
@@ -132,7 +132,7 @@ def _write_model(results: Results) -> None:
     if results.open_set is not None:
         results.open_set.scope.write(context.output.folder)
     # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
-    for name in ("metrics.json", scored_rows.FILE):
+    for name in ("metrics.json", scored_rows.FILE, learning_curve.FILE):
         (context.output.folder / name).unlink(missing_ok=True)
 
 

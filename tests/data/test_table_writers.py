@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,28 @@ def test_a_workbook_comes_back_as_it_was(tmp_path: Path) -> None:
     }  # fmt: skip
     assert again.column("day") == ["2024-05-01", "2024-05-02"]
     assert again.column("accepted") == ["true", "false"]
+
+
+def test_what_a_sheet_cannot_hold(tmp_path: Path) -> None:
+    """Its name has forbidden characters, or too many; it knows no day before 1900, and no infinite number."""
+    import datetime
+    import json
+
+    import openpyxl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"text": ["a", "b"], "day": [datetime.date(1850, 1, 1), None], "n": [float("inf"), 1.5]}
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    table = read_table(str(tmp_path / "in.parquet"))
+    table = dataclasses.replace(table, reading={"sheet": "Q1/Q2 [new] and a very long name of a sheet"})
+    for name in ("out.xlsx", "out.json"):
+        write_predictions(tmp_path / name, table, np.arange(2), ["confidence"], [["0.5"], ["1"]])
+    book = openpyxl.load_workbook(tmp_path / "out.xlsx")
+    assert book.sheetnames == ["Q1_Q2 _new_ and a very long nam"]
+    assert [cell.value for cell in book.worksheets[0][2]] == ["a", "1850-01-01", "inf", 0.5]
+    rows = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert rows[0] == {"text": "a", "day": "1850-01-01", "n": "inf", "confidence": 0.5}
 
 
 def test_a_number_that_would_change_stays_a_text(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from classify.cli import main
 from classify.commands.curve import run as run_curve
 from classify.errors import InputError
+from classify.training import curve
 from classify.training.run import train
 from tests.support.runs import make_config
 from tests.support.tasks import CASES
@@ -24,26 +25,39 @@ def test_the_command(case: Any, folds: int, model_folder: Path, tmp_path: Path, 
     capsys.readouterr()
     assert main(["curve", "--model", str(folder), "--draws", "1"]) == 0
     out = capsys.readouterr().out
-    curve = json.loads((folder / "curve.json").read_text())
+    found = json.loads((folder / "curve.json").read_text())
     rows = json.loads((folder / "run.json").read_text())["inspection"]["splits"]["train"]
     sizes = [size for share in (0.1, 0.25, 0.5) if (size := round(share * rows)) >= 16]
-    assert [size for size, _ in curve["points"]] == [*sizes, rows]
+    assert [size for size, _ in found["points"]] == [*sizes, rows]
     assert "twice as many rows: " in out
     assert (folder / "report.html").read_text().count('id="curve"') == 1
-    low, high = curve["doubled"]["interval"]
-    assert low <= curve["doubled"]["score"] <= high
+    low, high = found["doubled"]["interval"]
+    assert low <= found["doubled"]["score"] <= high
 
 
 def test_the_fast_preset_trains_on_all_rows_too(model_folder: Path, table: Path, tmp_path: Path) -> None:
     folder = train(make_config(model_folder, table, tmp_path / "out"))
     before = (folder / "model.safetensors").stat().st_mtime
     assert main(["curve", "--model", str(folder), "--preset", "fast", "--draws", "2"]) == 0
-    curve = json.loads((folder / "curve.json").read_text())
-    assert curve["preset"] == "fast"
-    sizes = [size for size, _ in curve["points"]]
+    found = json.loads((folder / "curve.json").read_text())
+    assert found["preset"] == "fast"
+    sizes = [size for size, _ in found["points"]]
     assert sizes.count(sizes[0]) == 2
     assert sizes.count(sizes[-1]) == 1
     assert (folder / "model.safetensors").stat().st_mtime == before, "the run stays as it is"
+
+
+def test_the_fast_preset_drops_the_epochs_of_the_run(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its given epochs would make it another preset; and a run that is extended has no curve any more."""
+    folder = train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=1.0))
+    configs = []
+    monkeypatch.setattr(curve, "train", lambda config: configs.append(config) or train(config))
+    assert main(["curve", "--model", str(folder), "--preset", "fast", "--draws", "1"]) == 0
+    assert {config.training.num_train_epochs for config in configs} == {None}
+    config = make_config(model_folder, table, folder, num_train_epochs=2.0, resume_from_checkpoint=True)
+    assert not (train(config) / "curve.json").exists()
 
 
 def test_what_does_not_apply(tmp_path: Path, model_folder: Path, table: Path) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import classify
 from classify import load_classifier
 from classify.cli import main
 from classify.errors import InputError
 from classify.files import read_json
+from classify.report.result import Result
+from classify.serving.app import describe
 from classify.tables.formats.registry import read_table
 from classify.training.inputs import check
 from classify.training.run import train
@@ -130,6 +133,50 @@ def test_a_split_column_says_which_rows_are_scored(model_folder: Path, tmp_path:
     assert splits.outside_scored is not None
     assert {rows[row][2] for row in splits.outside_scored.rows} == {"test"}
     assert {rows[row][2] for split in splits.outside for row in split.rows} == {"train", "validation"}
+
+
+def test_rows_of_the_test_part_alone(model_folder: Path, tmp_path: Path) -> None:
+    """None is left to fit on, so classes are left out; another spelling means the same, also where none was trained."""
+    path, rows = tmp_path / "split.csv", tiny.table_rows(120, seed=3)
+    parts = [(text, label, ("train", "validation", "test")[min(2, number % 4)]) for number, (text, label) in
+             enumerate(rows)] + [(text, label, "test") for text, label in odd_rows(20)]  # fmt: skip
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *parts])
+    config = make_config(model_folder, path, tmp_path / "out", out_of_scope_label="oos")
+    assert check(config).splits.outside == ()
+    folder = train(config)
+    assert read_json(folder / "metrics.json")["in_scope"]["out_of_scope_rows"] == 20
+    plain = write_rows(tmp_path / "plain.csv", rows)
+    none = train(make_config(model_folder, plain, tmp_path / "none", out_of_scope_label="oos"))
+    data = write_rows(tmp_path / "new.csv", [*rows[:9], *odd_rows(5, "oos"), *odd_rows(9, "Oos")[5:]])
+    for trained in (folder, none):
+        out = tmp_path / f"{trained.name}-evaluation"
+        flags = ["--model", str(trained), "--cpu", "--output-dir", str(out), "--overwrite-output-dir"]
+        assert main(["evaluate", *flags, "--data", str(data)]) == 0
+        assert read_json(out / "metrics.json")["in_scope"]["out_of_scope_rows"] == 9
+        assert (out / "out_of_scope.csv").exists()
+        assert main(["evaluate", *flags, "--data", str(plain)]) == 0
+        assert not (out / "out_of_scope.csv").exists(), "it was that of another table"
+
+
+def test_every_way_to_predict_answers_alike(trained: Path, capsys: Any) -> None:
+    table = read_table(str(trained / "out_of_scope.csv"))
+    texts, expected = table.column("text"), table.column("predicted_label")
+    assert "oos" in expected
+    run = classify.load(trained, use_cpu=True)
+    assert run.predict(texts) == expected
+    assert run.predict([]) == []
+    capsys.readouterr()
+    place = expected.index("oos")
+    assert main(["predict", "--model", str(trained), "--text", texts[place], "--cpu"]) == 0
+    assert capsys.readouterr().out.startswith("oos (in scope 0.")
+    assert Result.read(trained).other_columns == {}
+    with load_classifier(str(trained), use_cpu=True) as predictor:
+        rows = np.column_stack(predictor.predict(texts))  # type: ignore[arg-type]
+        answers = describe(predictor, rows, None, 0.0)
+    assert [answer.prediction for answer in answers] == expected
+    assert [answer.in_scope for answer in answers] == pytest.approx(list(map(float, table.column("in_scope"))))
+    assert [answer.confidence for answer in answers] == pytest.approx(list(map(float, table.column("confidence"))))
 
 
 def test_usual_names_are_proposed(model_folder: Path, table_with_odd_rows: Path, tmp_path: Path) -> None:
