@@ -117,9 +117,7 @@ class Predictor(ABC):
         """Return the number of columns of `compute_outputs`."""
         return len(self.labels) + (self.scope is not None)
 
-    def split_outputs(
-        self, outputs: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any] | None]:
+    def split_outputs(self, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
         """Return the logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
         if self.scope is None:
             return outputs, None
