@@ -1,4 +1,4 @@
-"""docs/quickstart.md, python.md, loop.md and open-set.md: what they show to type runs, in the order of the page."""
+"""The guides in docs: what they show to type runs, in the order of the page."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shlex
 from pathlib import Path
 
+import openpyxl
 import pytest
 
 from classify.commands import COMMANDS, load_command
@@ -15,8 +16,8 @@ from tests.support import tiny
 from tests.support.documents import commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
 
-QUICKSTART, PYTHON, LOOP, OPEN_SET = (
-    ROOT / "docs" / name for name in ("quickstart.md", "python.md", "loop.md", "open-set.md")
+QUICKSTART, PYTHON, LOOP, OPEN_SET, NEXT_WEEK = (
+    ROOT / "docs" / name for name in ("quickstart.md", "python.md", "loop.md", "open-set.md", "next-week.md")
 )
 
 
@@ -87,6 +88,39 @@ def test_none_of_the_classes(place: Path, model_folder: Path) -> None:
         assert done.returncode == 0, f"{line}: {done.stderr}"
     with (place / "strict.csv").open(newline="", encoding="utf-8") as file:
         assert all((row["predicted_label"] == "oos") == (float(row["in_scope"]) < 0.6) for row in csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_next_week(model_folder: Path, tmp_path: Path) -> None:
+    """Each command, and in between the workbook that a person corrects."""
+    rows = noisy_rows(160, seed=4)
+    tiny.write_table(tmp_path / "my.csv", rows[:120])
+    tiny.write_table(tmp_path / "new.csv", [(text, "1.5") for text, _ in rows[120:]], ("text", "price"))
+    for line in commands(NEXT_WEEK):
+        words = shlex.split(line)
+        if words[1] == "train":
+            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", "--epochs", "4"]
+            words += ["--learning-rate", "1e-3", "--folds", "0"]
+        done = run(tmp_path, *words)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        if words[1] == "predict":
+            correct(tmp_path / "checked.xlsx", dict(rows))
+        if words[1] == "compare" and "--data" not in words:
+            assert "rows: 12 scored by all" in done.stdout
+    assert "40 rows" in done.stdout
+
+
+def correct(path: Path, labels: dict[str, str]) -> None:
+    """Correct the labels of a workbook, and name the column as that of the labels."""
+    book = openpyxl.load_workbook(path)
+    header, *rows = book.worksheets[0].iter_rows()
+    names = [cell.value for cell in header]
+    assert names[:3] == ["text", "price", "predicted_label"]
+    assert names[-1] == "accepted"
+    header[2].value = "label"
+    for row in rows:
+        row[2].value = labels[row[0].value]
+    book.save(path)
 
 
 def fill_in(path: Path, labels: dict[str, str]) -> None:
