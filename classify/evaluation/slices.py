@@ -106,15 +106,15 @@ def _cut(kind: str, numbers: npt.NDArray[np.float64], cells: Sequence[str] | Non
 
 def _cluster(texts: Sequence[str], seed: int) -> Iterator[Slice]:
     """Yield clusters of texts with similar words, each named by its most typical ones."""
+    count = min(_CLUSTERS, len(texts) // _PER_CLUSTER)
+    if count < 2:
+        return
     from sklearn.cluster import KMeans
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.preprocessing import normalize
 
-    count = min(_CLUSTERS, len(texts) // _PER_CLUSTER)
     vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, max_df=0.5, token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
-    if count < 2:
-        return
     try:
         words = vectorizer.fit_transform(texts)
     except ValueError:  # no word is in two texts
