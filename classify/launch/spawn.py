@@ -87,13 +87,13 @@ def _start(
                 env=environment,
                 pass_fds=passed,
                 start_new_session=True,
-                preexec_fn=_make_parent_death_hook(),
+                preexec_fn=make_parent_death_hook(),
             )
         )
 
 
-def _make_parent_death_hook() -> Callable[[], None] | None:
-    """Return a `preexec_fn` that has a worker killed when this process ends; None outside Linux.
+def make_parent_death_hook() -> Callable[[], None] | None:
+    """Return a `preexec_fn` that has the new process killed when this process ends; None outside Linux.
 
     https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from classify.data.reading import InputTables
 from classify.errors import EXCERPT, InputError
@@ -91,18 +92,22 @@ def _lists_names(cell: str) -> bool:
 def trained_task(folder: str) -> Task:
     """Return the task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
     settings = read_settings(folder)
-    name = settings["task"]
-    if name not in _BY_NAME:
+    if settings["task"] not in _BY_NAME:
         raise InputError(
-            f"classify.json: expected one of the tasks {', '.join(_BY_NAME)}. Got {name!r} instead; predict with the "
-            "version that trained the model (see run.json)."
+            f"classify.json: expected one of the tasks {', '.join(_BY_NAME)}. Got {settings['task']!r} instead; "
+            "predict with the version that trained the model (see run.json)."
         )
     try:
-        return _BY_NAME[name].from_settings(read_labels(folder), settings)
+        return task_of(settings["task"], read_labels(folder), settings)
     except KeyError as error:
         raise InputError(
             f"--model {folder}: classify.json has no {error}; restore the file of the training run."
         ) from None
+
+
+def task_of(name: str, labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
+    """Return a task by its name, its labels and what it keeps for prediction."""
+    return _BY_NAME[name].from_settings(labels, settings)
 
 
 def primary_metric(name: str) -> str | None:

@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -22,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from classify.errors import CheckpointError
-from classify.files import TEMPORARY, atomic_path, file_sha256, read_json, remove_temporaries
+from classify.files import TEMPORARY, atomic_path, file_sha256, flush, read_json, remove_temporaries
 from classify.training.progress import Progress
 
 MANIFEST = "manifest.json"
@@ -184,6 +185,13 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
 def _write_manifest(folder: Path) -> None:
     """Write the last file, which describes all others."""
     paths = sorted(folder.iterdir())
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths}
+    with ThreadPoolExecutor() as pool:  # files are hashed while they are written to the disk
+        flushes = [pool.submit(flush, path) for path in paths]
+        hashes = list(pool.map(file_sha256, paths))
+    for done in flushes:
+        done.result()
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": value} for path, value in zip(paths, hashes, strict=True)
+    }
     manifest = {"format": _FORMAT, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

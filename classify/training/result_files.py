@@ -19,7 +19,7 @@ from classify.data import split_record
 from classify.data.splits import Splits
 from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
-from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
+from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows, sign_test
@@ -88,18 +88,10 @@ class Results:
 
         None, with a note, for tables without words to count.
         """
-        splits, task, seed = self.splits, self.task, self.context.config.training.seed
-        train, scored = splits.train, splits.scored
-        texts, timeline = train.texts(splits.columns.text), self.context.timeline
+        timeline = self.context.timeline
         timeline.end("files")
         try:
-            if scored is not train:
-                held_out = scored.texts(splits.columns.text)
-                return task.baseline(texts, train.targets, held_out, scored.targets, seed)
-            assert splits.folds is not None
-            return cross_validate_baseline(
-                texts, train.targets, splits.folds, functools.partial(task.baseline, seed=seed), task.metrics
-            )
+            return self.context.fit_baseline()
         except (ValueError, MemoryError) as error:
             self.context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
             return None
