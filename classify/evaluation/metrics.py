@@ -67,6 +67,11 @@ def display_name(name: str) -> str:
     return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC").replace("roc auc", "ROC AUC")
 
 
+def is_share(name: str) -> bool:
+    """Return whether a metric is between 0 and 1, so that it is read in percent."""
+    return any(word in name for word in ("accuracy", "f1", "precision", "recall"))
+
+
 def format_metrics(metrics: Mapping[str, float]) -> str:
     """Format metrics in one line, four digits each."""
     return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in metrics.items())

@@ -12,7 +12,7 @@ from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
 from classify.report.environment import templates
 from classify.report.result import Result
-from classify.report.verdict import WEAK
+from classify.report.verdict import WEAK, usefulness
 
 FILE = "README.md"
 # Share of the training texts from which a language is named.
@@ -48,6 +48,7 @@ def render(result: Result) -> str:
             rows=[result.score_row(name) for name in names],
             languages=languages,
             max_length=settings["max_length"],
+            automated=" ".join(usefulness(result)),
             pair=result.reads_pairs,
             cuts_alike=settings.get("long_text", TRUNCATE.name) == TRUNCATE.name,
             inspection=run.get("inspection"),

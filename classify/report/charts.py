@@ -63,14 +63,14 @@ class _Axes:
         """Draw a dot at each value."""
         self._marks.append(_Mark(colour, name, dots=self._places(xs, ys), opacity=opacity))
 
-    def bars(self, values: Sequence[float], colour: str) -> None:
-        """Draw a bar from 0 to each value."""
-        width = 0.7 * (self._horizontal(1) - self._horizontal(0))
+    def bars(self, values: Sequence[float], colour: str, name: str = "", *, place: int = 0, of: int = 1) -> None:
+        """Draw a bar from 0 to each value; the number `place` of `of` beside each other."""
+        width = 0.7 * (self._horizontal(1) - self._horizontal(0)) / of
         floor = self._vertical(0)
         places = self._places(np.arange(len(values)), np.array(values))
-        self._marks.append(
-            _Mark(colour, bars=[(_round(x - width / 2), y, _round(width), _round(floor - y)) for x, y in places])
-        )
+        begin = width * (place - of / 2)
+        bars = [(_round(x + begin), y, _round(width), _round(floor - y)) for x, y in places]
+        self._marks.append(_Mark(colour, name, bars=bars))
 
     def draw(self) -> str:
         """Return the SVG element."""
@@ -127,27 +127,36 @@ def reliability(
     before: tuple[Array, Array] | None, after: tuple[Array, Array], *, x: str = "confidence", y: str = "accuracy"
 ) -> str:
     """Draw the share that is right over the mean probability, in bins of equal mass; `before` is uncalibrated."""
-    axes = _Axes(x, y, (0, 1), (0, 1), size=(440, 400))
-    axes.line(np.array([0, 1]), np.array([0, 1]), "line", dashed=True)
+    axes = _Axes(f"{x} in %", f"{y} in %", (0, 100), (0, 100), size=(440, 400))
+    axes.line(np.array([0, 100]), np.array([0, 100]), "line", dashed=True)
     if before is not None:
-        axes.line(*before, "second", "before temperature")
-    axes.line(*after, "accent", "as saved" if before is not None else "")
+        axes.line(100 * before[0], 100 * before[1], "second", "before temperature")
+    axes.line(100 * after[0], 100 * after[1], "accent", "as saved" if before is not None else "")
     return axes.draw()
 
 
 def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> str:
-    """Draw bars from 0 to 1."""
-    axes = _Axes(x, y, (-0.6, len(names) - 0.4), (0, 1), x_names=names)
+    """Draw bars from 0 to 100."""
+    axes = _Axes(x, y, (-0.6, len(names) - 0.4), (0, 100), x_names=names)
     axes.bars(values, "accent")
+    return axes.draw()
+
+
+def counts(names: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], *, x: str, y: str) -> str:
+    """Draw up to two numbers per name beside each other: (what is counted, a number per name)."""
+    highest = max(max(values) for _, values in series)
+    axes = _Axes(x, y, (-0.6, len(names) - 0.4), (0, highest), x_names=names)
+    for place, ((name, values), colour) in enumerate(zip(series, _COLOURS, strict=False)):
+        axes.bars(values, colour, name, place=place, of=len(series))
     return axes.draw()
 
 
 def points(names: Sequence[str], series: Sequence[tuple[str, Array]]) -> str:
     """Draw up to two values from 0 to 1 per name: (what it is, a value per name)."""
     size = (600, 120 + 24 * len(names))
-    axes = _Axes("value", "label", (0, 1), (-0.8, len(names) - 0.2), size=size, y_names=list(reversed(names)))
+    axes = _Axes("%", "label", (0, 100), (-0.8, len(names) - 0.2), size=size, y_names=list(reversed(names)))
     for (name, values), colour in zip(series, _COLOURS, strict=False):
-        axes.dots(values, np.arange(len(names))[::-1], colour, name)
+        axes.dots(100 * values, np.arange(len(names))[::-1], colour, name)
     return axes.draw()
 
 

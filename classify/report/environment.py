@@ -6,10 +6,29 @@ import functools
 import re
 from typing import Any
 
+from classify.evaluation.metrics import is_share
+from classify.report.glossary import GLOSSARY, anchor
+
 
 def count(number: int, noun: str) -> str:
     """Return e.g. "1 row", "1,200 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """Return e.g. "81.8 %", which no line is broken in."""
+    return f"{100 * share:.1f}\u00a0%"
+
+
+def show(name: str, value: float) -> str:
+    """Return the value of a metric: shares in percent, others with three digits."""
+    return percent(value) if is_share(name) else f"{value:.3f}"
+
+
+def show_range(name: str, ends: tuple[float, float]) -> str:
+    """Return the interval of a metric, e.g. "79.1 to 84.2 %"."""
+    low, high = ends
+    return f"{100 * low:.1f} to {100 * high:.1f} %" if is_share(name) else f"{low:.3f} to {high:.3f}"
 
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
@@ -28,8 +47,15 @@ def templates() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["md"] = _escape_markdown
-    environment.globals["counted"] = count
+    environment.globals.update(counted=count, percent=percent, show=show, show_range=show_range, term=_link)
     return environment
+
+
+def _link(word: str) -> Any:
+    """Return a word, linked to its entry in the glossary if it has one."""
+    from markupsafe import Markup
+
+    return Markup('<a class="term" href="#{}">{}</a>').format(anchor(word), word) if word in GLOSSARY else word
 
 
 def _escape_markdown(text: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,17 @@ def render(result: Result) -> str:
         sentences=sentences(result),
         language=result.language,
         sections=[(section, values) for section, values in parts if values is not None],
-        origin="trained on" if result.is_training else f"{result.model} scored on",
-        data=result.run["data"]["path"],
+        origin=_describe_origin(result),
     )
+
+
+def _describe_origin(result: Result) -> str:
+    """Return the table, the model and the day."""
+    day = datetime.fromtimestamp((result.folder / "metrics.json").stat().st_mtime).strftime("%-d %B %Y")
+    data = result.run["data"]["path"]
+    if not result.is_training:
+        return f"{result.model} scored on {data}, {day}"
+    return f"trained on {data} from {result.run['config']['model']['model']}, {day}"
 
 
 def _render(template: str, **values: Any) -> str:

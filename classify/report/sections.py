@@ -14,29 +14,31 @@ import numpy as np
 from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
-from classify.evaluation.automation import find_threshold
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.learning_curve import Curve
-from classify.evaluation.metrics import display_name, softmax
+from classify.evaluation.metrics import accuracy_interval, display_name, is_share, softmax, wilson_interval
 from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
-from classify.prediction.explanations import TEXTS, read_explanations
+from classify.prediction.explanations import read_explanations
 from classify.report import charts
 from classify.report.comparison import compare_results, verdict
+from classify.report.glossary import GLOSSARY, anchor
 from classify.report.result import Result, find_previous
-from classify.report.verdict import find_steps
+from classify.report.verdict import find_steps, find_thresholds
+from classify.tables.roles import find_id_column
 from classify.training.table_report import describe_spread
 
 # Classes up to which a confusion matrix is a table, and is drawn at all.
 _TABLE, _DRAWN = 12, 150
 # Rows of a bin of the reliability diagram, and of a bar of the lengths.
 _ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
-_ERRORS, _CONFUSIONS = TEXTS, 10
+# Errors and suspects, confusions with texts, texts of each, and bars of the confidence.
+_LISTED, _CONFUSIONS, _EXAMPLES, _BARS = 100, 40, 5, 10
 _TEXT = 400
 _UNEXPLAINED: Mapping[str, Any] = {"output": "", "words": []}
-# Precisions at which automation is reported.
-_PRECISIONS, _ADVISED = (0.9, 0.95, 0.98, 0.99), 0.95
+# Precision for which a command is shown.
+_ADVISED = 0.95
 # Share of the texts in a language from which the scores of languages are compared.
 _SHARE = 0.05
 # Labels that a chart names, and the letters of each.
@@ -46,10 +48,14 @@ _Context: TypeAlias = Callable[[Result], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: `context` returns the values of templates/<name>.html, None where it does not apply."""
+    """A part of the page: `context` returns the values of templates/<name>.html, None where it does not apply.
+
+    What is `technical` is folded.
+    """
 
     name: str
     title: str
+    technical: bool
     context: _Context
 
 
@@ -57,11 +63,11 @@ class Section:
 SECTIONS: dict[str, Section] = {}
 
 
-def _section(title: str) -> Callable[[_Context], _Context]:
+def _section(title: str, *, technical: bool = False) -> Callable[[_Context], _Context]:
     """Register a function as the section of the template with its name."""
 
     def register(context: _Context) -> _Context:
-        SECTIONS[context.__name__] = Section(context.__name__, title, context)
+        SECTIONS[context.__name__] = Section(context.__name__, title, technical, context)
         return context
 
     return register
@@ -78,10 +84,12 @@ def scores(result: Result) -> Mapping[str, Any]:
             comparison = compare_results([previous, result])
             compared, relabelled = verdict(comparison.runs[1]), comparison.relabelled
     rows = [
-        {**result.score_row(name), "previous": previous and previous.scores.get(name)} for name in dict.fromkeys(names)
+        {"key": name, **result.score_row(name), "previous": previous and previous.scores.get(name)}
+        for name in dict.fromkeys(names)
     ]
     return {
-        "rows": rows,
+        "rows": [row for row in rows if row["majority"] is not None],
+        "others": [row for row in rows if row["majority"] is None],
         "majority": majority["label"],
         "has_baseline": bool(result.metrics["baseline"]),
         "previous": previous and previous.folder.name,
@@ -108,15 +116,20 @@ def curve(result: Result) -> Mapping[str, Any] | None:
     drawn = np.linspace(rows.min(), 2 * rows[-1], 60)
     law = found.law
     expected = scores[-1] + law.errors(np.array([1.0])) - law.errors(drawn / rows[-1])
+    expected_score, interval = found.predict()
+    unit, name = (100, f"{display_name(found.metric)} in %") if is_share(found.metric) else (1, found.metric)
     return {
-        "chart": charts.curve((rows, scores), (drawn, expected), x="training rows", y=display_name(found.metric)),
-        "line": found.line()[0].upper() + found.line()[1:],
+        "chart": charts.curve((rows, unit * scores), (drawn, unit * expected), x="training rows", y=name),
+        "metric": found.metric,
+        "now": scores[-1],
+        "expected": expected_score,
+        "interval": interval,
         "gained": found.most_gained(),
         "fast": found.preset == "fast",
     }
 
 
-@_section("Decisions")
+@_section("Decisions", technical=True)
 def decisions(result: Result) -> Mapping[str, Any] | None:
     """Show the command, the decisions on table, model and machine with the flags that override them, and the notes."""
     if not result.is_training:
@@ -127,45 +140,104 @@ def decisions(result: Result) -> Mapping[str, Any] | None:
 
 @_section("Classes")
 def per_class(result: Result) -> Mapping[str, Any] | None:
-    """Show precision, recall and F1 of each class or label."""
+    """Show precision, recall and F1 of each class or label, with intervals of those that are shares of rows."""
     per_class = result.scores["per_class"]
     columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
-    rows = sorted(per_class.items(), key=lambda item: -item[1]["support"])
-    return {"rows": rows, "columns": columns, "names": [display_name(key) for key in columns]} if rows else None
+    rows = []
+    for name, values in sorted(per_class.items(), key=lambda item: -item[1]["support"]):
+        right = round(values["recall"] * values["support"])
+        counts = {"recall": values["support"], "precision": values["precision"] and round(right / values["precision"])}
+        intervals = {key: accuracy_interval(right, rows) for key, rows in counts.items() if rows}
+        cells = [(values[key], intervals.get(key)) for key in columns]
+        rows.append({"name": name, "cells": cells, "support": values["support"]})
+    return {"rows": rows, "names": [display_name(key) for key in columns]} if rows else None
 
 
 @_section("Confusions")
 def confusion(result: Result) -> Mapping[str, Any] | None:
-    """Show the confusion matrix and the most frequent confusions."""
+    """Show the confusion matrix, and texts of the most frequent confusions."""
     labels = result.task.labels
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(counts, (result.rows.targets, result.predicted), 1)
     wrong = counts - np.diag(np.diag(counts))
     places = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
-    pairs = [
-        {"of": labels[row], "predicted": labels[column], "rows": int(wrong[row, column])}
-        for row, column in zip(*np.unravel_index(places, wrong.shape), strict=True)
+    pairs = {
+        (row, column): {
+            "of": labels[row],
+            "predicted": labels[column],
+            "rows": int(wrong[row, column]),
+            "id": f"confused-{row}-{column}",
+            "texts": _examples(result, row, column),
+        }
+        for row, column in np.column_stack(np.unravel_index(places, wrong.shape)).tolist()
         if wrong[row, column]
-    ]
+    }
     shown = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1))
+    found: dict[str, Any] = {"pairs": list(pairs.values()), "table": None, "image": None}
     if len(shown) > _DRAWN:
-        return {"pairs": pairs, "table": None, "image": None}
+        return found
     order = shown[_cluster(counts[np.ix_(shown, shown)])]
     counts = counts[np.ix_(order, order)]
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    names = [labels[number] for number in order.tolist()]
-    if len(order) <= _TABLE:
-        table = [
-            {"name": name, "cells": [{"count": int(c), "level": int(10 * s)} for c, s in zip(*row, strict=True)]}
-            for name, row in zip(names, zip(counts, shares, strict=True), strict=True)
-        ]
-        return {"pairs": pairs, "table": table, "names": names, "image": None}
-    return {"pairs": pairs, "table": None, "names": names, "image": charts.matrix(shares), "data": json.dumps(names)}
+    rows = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    found["names"] = [labels[number] for number in order.tolist()]
+    if len(order) > _TABLE:
+        return {**found, "image": charts.matrix(counts / rows), "data": json.dumps(found["names"])}
+    levels = (10 * wilson_interval(counts, rows)[0]).astype(int)  # one row of a class shows little
+    found["table"] = [
+        {
+            "name": labels[row],
+            "cells": [
+                {"count": int(counts[i, j]), "level": int(levels[i, j]), "id": pairs.get((row, column), {}).get("id")}
+                for j, column in enumerate(order.tolist())
+            ],
+        }
+        for i, row in enumerate(order.tolist())
+    ]
+    return found
 
 
-@_section("Calibration")
+@_section("What can be automated")
+def automation(result: Result) -> Mapping[str, Any]:
+    """Show how many of the texts need no look at a required precision, in all and by class."""
+    confidence, right = result.probabilities.max(axis=1), result.predicted == result.rows.targets
+    thresholds = find_thresholds(result)
+    advised = next((one for one in thresholds if one.precision == _ADVISED), thresholds[0] if thresholds else None)
+    by_class = []
+    certain = confidence >= (advised.confidence if advised else np.inf)
+    for number, label in enumerate(result.task.labels):
+        chosen = result.predicted == number
+        found = {"predicted": chosen, "accepted": chosen & certain, "right": chosen & certain & right}
+        if advised and chosen.any():
+            by_class.append({"name": label, **{name: int(rows.sum()) for name, rows in found.items()}})
+    order = np.argsort(-confidence, kind="stable")
+    shares, ends = np.arange(1, len(order) + 1) / len(order), np.linspace(0, 1, _BARS + 1)
+    drawn = np.unique(np.linspace(min(9, len(order) - 1), len(order) - 1, 200).astype(int))  # of few rows it jumps
+    precise = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+    counts = [np.histogram(confidence[one], ends)[0].tolist() for one in (right, ~right)]
+    x, y = "% of the texts, the most certain first", "% of them right"
+    # `predict --min-precision` uses the training run's rows, not these.
+    flag = advised and (
+        f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
+    )
+    return {
+        "chart": charts.lines([("", 100 * shares[drawn], 100 * precise[drawn])], x=x, y=y),
+        "histogram": charts.counts(
+            [f"{100 * end:.0f}" for end in ends[:-1]],
+            [("right", counts[0]), ("wrong", counts[1])],
+            x="confidence from, in %",
+            y="predictions",
+        ),
+        "thresholds": thresholds,
+        "advised": advised,
+        "by_class": sorted(by_class, key=lambda one: -int(one["predicted"])),
+        "flag": flag,
+        "shell": shlex.quote(str(result.model)),
+    }
+
+
+@_section("Calibration", technical=True)
 def reliability(result: Result) -> Mapping[str, Any]:
-    """Show how well the confidence is calibrated, and how many rows could be automated at a precision."""
+    """Show how well the confidence is calibrated."""
     confidence = result.probabilities.max(axis=1)
     right = (result.predicted == result.rows.targets).astype(np.float64)
     calibration = result.metrics["calibration"]
@@ -173,15 +245,6 @@ def reliability(result: Result) -> Mapping[str, Any]:
     if calibration is not None:
         uncalibrated = softmax(result.rows.logits * calibration["temperature"])
         before = _bins(uncalibrated.max(axis=1), right)
-    thresholds = [find_threshold(confidence, right, precision) for precision in _PRECISIONS]
-    automated = [threshold for threshold in thresholds if threshold is not None]
-    advised = next(
-        (threshold for threshold in automated if threshold.precision == _ADVISED), automated[0] if automated else None
-    )
-    # `predict --min-precision` uses the training run's rows, not these.
-    flag = advised and (
-        f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
-    )
     return {
         "chart": charts.reliability(before, _bins(confidence, right)),
         "error": calibration_error(confidence, right),
@@ -189,9 +252,6 @@ def reliability(result: Result) -> Mapping[str, Any]:
         "mean_confidence": float(confidence.mean()),
         "accuracy": float(right.mean()),
         "temperature": None if calibration is None else calibration["temperature"],
-        "automated": automated,
-        "flag": flag,
-        "shell": shlex.quote(str(result.model)),
     }
 
 
@@ -201,16 +261,17 @@ def errors(result: Result) -> Mapping[str, Any] | None:
     confidence, explained = result.probabilities.max(axis=1), read_explanations(result.folder)
     rows = [
         {**_describe_row(result, row), "confidence": float(confidence[row]), **explained.get(row, _UNEXPLAINED)}
-        for row in scored_rows.confident_errors(result.probabilities, result.rows.targets, _ERRORS).tolist()
+        for row in scored_rows.confident_errors(result.probabilities, result.rows.targets, _LISTED).tolist()
     ]
     wrong = int((result.predicted != result.rows.targets).sum())
-    return {"rows": rows, "wrong": wrong, "all": len(result.texts), "explained": bool(explained)} if rows else None
+    found = {"wrong": wrong, "all": len(result.texts), "explained": bool(explained), "id": find_id_column(result.table)}
+    return {"rows": rows, **found} if rows else None
 
 
 @_section("Labels to check")
 def suspects(result: Result) -> Mapping[str, Any] | None:
     """Show the labels that may be wrong, where all rows were scored by cross-validation."""
-    rows, count = read_suspects(result.folder, _ERRORS)
+    rows, count = read_suspects(result.folder, _LISTED)
     if not count:
         return None
     for row in rows:
@@ -245,9 +306,10 @@ def worst_rows(result: Result) -> Mapping[str, Any] | None:
     explained = read_explanations(result.folder)
     rows = [
         {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
-        for row in scored_rows.worst_rows(scores, _ERRORS).tolist()
+        for row in scored_rows.worst_rows(scores, _LISTED).tolist()
     ]
-    return {"rows": rows, "explained": bool(explained), "has_labels": result.task.has_labels} if rows else None
+    found = {"explained": bool(explained), "has_labels": result.task.has_labels, "id": find_id_column(result.table)}
+    return {"rows": rows, **found} if rows else None
 
 
 @_section("Predictions")
@@ -257,7 +319,7 @@ def scatter(result: Result) -> Mapping[str, Any]:
     return {"chart": charts.scatter(targets, result.predicted, x="score", y="predicted score")}
 
 
-@_section("Data")
+@_section("Data", technical=True)
 def data(result: Result) -> Mapping[str, Any] | None:
     """Show the table: rows, duplicates, leaks, lengths, unknown tokens."""
     data = result.run.get("inspection")
@@ -285,7 +347,7 @@ def data(result: Result) -> Mapping[str, Any] | None:
     return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
 
 
-@_section("Text length")
+@_section("Text length", technical=True)
 def lengths(result: Result) -> Mapping[str, Any] | None:
     """Show the scores of short and long texts."""
     lengths = np.array([len(text) for text in result.texts])
@@ -294,7 +356,8 @@ def lengths(result: Result) -> Mapping[str, Any] | None:
         return None
     parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
     names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
-    return {"chart": charts.bars(names, [float(scores[part].mean()) for part in parts], x="characters", y="score")}
+    means = [100 * float(scores[part].mean()) for part in parts]
+    return {"chart": charts.bars(names, means, x="characters", y=f"{display_name(result.task.row_metric)} in %")}
 
 
 @_section("Weak groups")
@@ -305,11 +368,11 @@ def slices(result: Result) -> Mapping[str, Any] | None:
     several = sum(share >= _SHARE for share in languages) > 1
     found = list_slices(result.texts, result.other_columns, several_languages=several, seed=0)
     weak, tested = find_weak(found, scores)
-    metric = display_name(result.task.row_metric)
-    return {"weak": weak, "tested": tested, "metric": metric} if tested else None
+    metric = result.task.row_metric
+    return {"weak": weak, "tested": tested, "metric": metric, "name": display_name(metric)} if tested else None
 
 
-@_section("Training")
+@_section("Training", technical=True)
 def course(result: Result) -> Mapping[str, Any] | None:
     """Show loss, learning rate and throughput over the steps, and the set-up of the run."""
     if not result.is_training:
@@ -353,6 +416,16 @@ def usage(result: Result) -> Mapping[str, Any]:
     return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
 
 
+@_section("Glossary", technical=True)
+def glossary(_: Result) -> Mapping[str, Any]:
+    """Explain the technical words, which link here."""
+    return {"terms": [(anchor(word), word, text) for word, text in sorted(GLOSSARY.items(), key=_without_case)]}
+
+
+def _without_case(item: tuple[str, str]) -> str:
+    return item[0].lower()
+
+
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
     """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
     parts = equal_mass_bins(confidence, min(BINS, max(3, len(confidence) // _ROWS_PER_BIN)))
@@ -376,7 +449,19 @@ def _cluster(counts: Any) -> Any:
 def _describe_row(result: Result, row: int) -> dict[str, Any]:
     """Return a row's text, target and prediction in words."""
     text, words = result.texts[row], result.task.format_target
-    return {"text": _shorten(text), "label": words(result.rows.targets[row]), "predicted": words(result.predicted[row])}
+    column = find_id_column(result.table)
+    return {
+        "id": result.table.column(column)[row] if column else "",
+        "text": _shorten(text),
+        "label": words(result.rows.targets[row]),
+        "predicted": words(result.predicted[row]),
+    }
+
+
+def _examples(result: Result, label: int, predicted: int) -> list[str]:
+    """Return texts of a confusion."""
+    rows = np.flatnonzero((result.rows.targets == label) & (result.predicted == predicted))[:_EXAMPLES]
+    return [_shorten(result.texts[row]) for row in rows.tolist()]
 
 
 def _shorten(text: str) -> str:

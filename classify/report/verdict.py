@@ -1,4 +1,4 @@
-"""Summarize a run in three sentences: quality, comparison with the baseline, next step."""
+"""Summarize a run for who decides: what it does, how often it is right, against what, for what; and what to do next."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import shlex
 from dataclasses import dataclass
 
 from classify.evaluation import suspects_file
+from classify.evaluation.automation import Threshold, find_threshold
 from classify.evaluation.learning_curve import Curve
-from classify.evaluation.metrics import display_name
+from classify.evaluation.metrics import display_name, is_share
 from classify.evaluation.suspects_file import read_suspects
-from classify.report.environment import count
+from classify.report.environment import count, percent, show, show_range
 from classify.report.result import Result
 
 _CERTAIN, _SURE = 0.001, 0.05
@@ -20,6 +21,10 @@ _FEWEST = 3
 _STEPS, _GAIN = 3, 0.005
 # F1 below which a class is named, and how many are named.
 WEAK, _NAMED = 0.6, 3
+# Labels that the first sentence lists, and the share from which it has a digit more.
+_LISTED, _NEARLY_ALL = 6, 0.95
+# Precisions for which a threshold is reported.
+PRECISIONS = (0.9, 0.95, 0.98, 0.99)
 
 
 @dataclass(frozen=True)
@@ -32,35 +37,79 @@ class Step:
 
 def sentences(result: Result) -> list[str]:
     """Return the sentences."""
-    return [_quality(result), _comparison(result), _advice(result)]
+    return [_purpose(result), _quality(result), *_guessing(result), _comparison(result), *usefulness(result)]
+
+
+def _purpose(result: Result) -> str:
+    labels, does = result.task.labels, result.task.describe()
+    if not result.task.has_labels:
+        return f"The model {does}."
+    more = f" and {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""
+    return f"The model {does}: {', '.join(labels[:_LISTED])}{more}."
 
 
 def _quality(result: Result) -> str:
     name = result.task.share or result.task.primary
     value, interval = result.scores[name], result.scores.get(f"{name}_interval")
-    between = f" (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    if result.task.share:
-        return f"The model classifies {100 * value:.1f} % of {result.scored} correctly{between}."
-    return f"The model reaches {display_name(name)} {value:.3f} on {result.scored}{between}."
+    if result.task.share is None:
+        between = f" (95 % interval {show_range(name, interval)})" if interval else ""
+        return f"It reaches {display_name(name)} {show(name, value)} on {result.scored}{between}."
+    between = f"; between {_of_100(interval[0])} and {_of_100(interval[1])} with 95 % certainty" if interval else ""
+    return f"It is right in {_of_100(value)} of 100 cases ({result.scored}{between})."
+
+
+def _of_100(share: float) -> str:
+    """Return a share of 100 cases, with a digit more where nearly all are right."""
+    return f"{100 * share:.1f}" if _NEARLY_ALL < share < 1 else f"{100 * share:.0f}"
+
+
+def _guessing(result: Result) -> list[str]:
+    """Compare with the most frequent label, where each row has one."""
+    majority, name = result.metrics["majority"], result.task.share
+    return [f"Always {majority['label']!r} would be right in {_of_100(majority[name])} of 100."] if name else []
+
+
+def usefulness(result: Result) -> list[str]:
+    """Return what part of the texts needs no look, where predictions have a confidence."""
+    if not result.task.has_confidence:
+        return []
+    found = find_thresholds(result)
+    if not found:
+        return [
+            f"No part of the texts is right in {100 * PRECISIONS[0]:.0f} of 100 with certainty: look at each answer."
+        ]
+    best = max(found, key=lambda one: one.accepted)
+    return [
+        f"{_of_100(best.accepted / best.rows)} of 100 texts can be sorted without a look if "
+        f"{100 * best.precision:.0f} % of these have to be right."
+    ]
+
+
+def find_thresholds(result: Result) -> list[Threshold]:
+    """Return the thresholds of confidence for the `PRECISIONS` that can be reached."""
+    confidence, right = result.probabilities.max(axis=1), result.predicted == result.rows.targets
+    found = (find_threshold(confidence, right, precision) for precision in PRECISIONS)
+    return [one for one in found if one is not None]
 
 
 def _comparison(result: Result) -> str:
     baseline = result.metrics["baseline"]
     if not result.is_training:
-        name = result.task.share or result.task.primary
-        before = result.training_scores
-        return f"In its training run it had {display_name(name)} {before[name]:.3f} on {count(before['rows'], 'row')}."
+        name, before = result.task.share or result.task.primary, result.training_scores
+        value = show(name, before[name])
+        return f"In its training run it had {display_name(name)} {value} on {count(before['rows'], 'row')}."
     if baseline is None:
         return "There is no TF-IDF baseline: the texts have no words to count."
     name, paired = result.task.row_metric, baseline["paired"]
     gain = abs(result.scores[name] - baseline[name])
-    points = f"{100 * gain:.1f} points" if result.task.share else f"{gain:.3f} in {display_name(name)}"
+    points = f"{100 * gain:.1f} points" if is_share(name) else f"{gain:.3f} in {display_name(name)}"
+    other = f"a linear model on TF-IDF ({show(name, baseline[name])})"
     p = f"p < {_CERTAIN}" if paired["p"] < _CERTAIN else f"p = {paired['p']:.3f}"
     counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {p}"
     if paired["p"] >= _SURE:
-        return f"It is not clearly better than a linear model on TF-IDF: {counted}."
+        return f"It is not clearly better than {other}: {counted}."
     word = "better" if paired["better"] > paired["worse"] else "worse"
-    return f"It is {word} than a linear model on TF-IDF by {points}: {counted}."
+    return f"It is {word} than {other} by {points}: {counted}."
 
 
 def find_steps(result: Result) -> list[Step]:
@@ -84,10 +133,11 @@ def find_steps(result: Result) -> list[Step]:
         (score["f1"], name) for name, score in per_class.items() if score["support"] >= _FEWEST and score["f1"] < WEAK
     )
     if weak:
-        named = ", ".join(f"{name} (F1 {f1:.2f})" for f1, name in weak[:_NAMED])
+        named = ", ".join(f"{name} (F1 {percent(f1)})" for f1, name in weak[:_NAMED])
         steps.append(Step(f"add rows of the weakest classes: {named}", suggest))
     if curve is not None and (gain := curve.predict()[0] - curve.points[-1][1]) >= _GAIN:
-        steps.append(Step(f"label as many rows again: {curve.metric} {gain:+.3f} is to be expected", suggest))
+        more = f"{100 * gain:+.1f} points" if is_share(curve.metric) else f"{gain:+.3f}"
+        steps.append(Step(f"label as many rows again: {display_name(curve.metric)} {more} is to be expected", suggest))
     if rows < _FEW:
         leaves = "leaves" if rows == 1 else "leave"
         evaluate = f"classify evaluate --model {folder} --data labelled.csv"
@@ -99,8 +149,3 @@ def find_steps(result: Result) -> list[Step]:
         data = shlex.quote(result.run["data"]["path"])
         steps.append(Step("look for wrong labels by cross-validation", f"classify train --data {data} --folds 5"))
     return steps[:_STEPS]
-
-
-def _advice(result: Result) -> str:
-    steps = "; ".join(step.text for step in find_steps(result))
-    return f"Next: {steps}." if steps else "Next: use it, and score it again when new labelled rows exist."

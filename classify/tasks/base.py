@@ -79,6 +79,10 @@ class Task(LabelEncoder):
         """Return the trained task as it reads the labels of a further table, which may be written differently."""
         return self
 
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what a model of the task does with a text, e.g. "assigns one of 8 classes to a text"."""
+
     def settings(self) -> dict[str, Any]:
         """Return what prediction needs to know, for classify.json."""
         return {}

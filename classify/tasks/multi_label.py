@@ -69,8 +69,8 @@ class MultiLabel(Task):
     row_metric = "jaccard"
     has_thresholds = True
     sections = (
-        "next_steps", "scores", "per_class", "label_charts", "worst_rows", "slices", "lengths", "data", "curve",
-        "course", "usage", "decisions",
+        "next_steps", "scores", "per_class", "label_charts", "worst_rows", "slices", "curve", "usage", "lengths",
+        "data", "course", "decisions", "glossary",
     )  # fmt: skip
     selection = (
         "average_precision",
@@ -141,6 +141,9 @@ class MultiLabel(Task):
         return cls(
             labels, ClassNames.from_settings(settings), thresholds=thresholds, empty_is_labelled=empty_is_labelled
         )
+
+    def describe(self) -> str:
+        return f"assigns any of {len(self.labels)} labels to a text"
 
     def settings(self) -> dict[str, Any]:
         thresholds = dict(zip(self.labels, self.thresholds.tolist(), strict=True))

@@ -51,7 +51,8 @@ class Regression(Task):
     row_metric = "mae"
     set_columns = ("score_low", "score_high")
     sections = (
-        "next_steps", "scores", "scatter", "worst_rows", "slices", "data", "curve", "course", "usage", "decisions",
+        "next_steps", "scores", "scatter", "worst_rows", "slices", "curve", "usage", "data", "course", "decisions",
+        "glossary",
     )  # fmt: skip
     has_labels = False
     selection = ("pearson", "spearman", "mse", "mae", "loss")
@@ -100,6 +101,9 @@ class Regression(Task):
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         return cls(labels, unit=settings["unit"], unlabelled=settings.get("unlabelled_value"))
+
+    def describe(self) -> str:
+        return "gives a text a score"
 
     def settings(self) -> dict[str, Any]:
         return {"unit": self.unit, **({} if self._unlabelled is None else {"unlabelled_value": self._unlabelled})}

@@ -59,8 +59,8 @@ class SingleLabel(Task):
     primary = "macro_f1"
     row_metric = "accuracy"
     sections = (
-        "next_steps", "scores", "per_class", "confusion", "reliability", "suspects", "errors", "slices", "lengths",
-        "data", "curve", "course", "usage", "decisions",
+        "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "curve",
+        "usage", "reliability", "lengths", "data", "course", "decisions", "glossary",
     )  # fmt: skip
     has_confidence = True
     has_scope = True
@@ -84,6 +84,9 @@ class SingleLabel(Task):
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Return the task of a trained model, with the spelling of its labels."""
         return cls(labels, ClassNames.from_settings(settings))
+
+    def describe(self) -> str:
+        return f"assigns one of {len(self.labels)} classes to a text"
 
     def settings(self) -> dict[str, Any]:
         return self._classes.as_settings()

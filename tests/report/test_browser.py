@@ -69,7 +69,10 @@ def test_a_click_sorts_the_classes(browser: Any, folder: Path) -> None:
     section = browser.find_element("id", "per_class")
 
     def column() -> list[float]:
-        return [float(cell.text) for cell in section.find_elements("css selector", "tbody td:nth-child(4)")]
+        return [
+            float(cell.text.rstrip(" \u00a0%"))
+            for cell in section.find_elements("css selector", "tbody td:nth-child(4)")
+        ]
 
     button = section.find_elements("css selector", "th button")[3]
     before = column()
@@ -92,7 +95,10 @@ def test_it_fits_a_phone(browser: Any, folder: Path) -> None:
 
 
 CONTRAST = """
-const parse = text => text.match(/[\\d.]+/g).map(Number);
+const parse = text => {
+  const numbers = text.match(/[\\d.]+/g).map(Number);
+  return text.startsWith("color(srgb") ? numbers.map((c, i) => (i < 3 ? 255 * c : c)) : numbers;
+};
 const light = text => parse(text).slice(0, 3).map(c => c / 255)
   .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
   .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
@@ -129,11 +135,60 @@ def test_it_is_readable_without_scripts(browser: Any, folder: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         open_page(browser, folder / "report.html")
-        body = browser.find_element("tag name", "body").text
+        visible = browser.find_element("tag name", "body").text
+        # Technical sections are folded; a link to one opens it.
+        browser.find_element("css selector", 'nav a[href="#course"]').click()
+        body = visible + browser.find_element("id", "course").text
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "validation loss" not in visible
     for words in ("<b>card</b>", "validation loss", "classify predict --model", "macro F1"):
         assert words in body
+
+
+def test_a_cell_of_the_matrix_opens_its_texts(browser: Any, folder: Path) -> None:
+    open_page(browser, folder / "report.html")
+    link = browser.find_element("css selector", "table.confusion a")
+    texts = browser.find_element("css selector", link.get_attribute("href").partition("#")[2].join(["[id='", "']"]))
+    assert not texts.is_displayed()
+    link.click()
+    assert texts.is_displayed()
+    assert len(texts.find_elements("tag name", "li")) == min(5, int(link.text))
+
+
+def test_a_filter_leaves_the_rows_with_its_words(browser: Any, folder: Path) -> None:
+    open_page(browser, folder / "report.html")
+    section = browser.find_element("id", "errors")
+
+    def visible() -> list[str]:
+        return [row.text for row in section.find_elements("css selector", "tbody tr") if row.is_displayed()]
+
+    every = visible()
+    word = every[0].split()[-1]
+    section.find_element("css selector", "input[type=search]").send_keys(word)
+    assert visible() == [row for row in every if word.lower() in row.lower()]
+    assert f"{len(visible())} of {len(every)} rows" in section.text
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_axe_finds_nothing(browser: Any, folder: Path, width: int) -> None:
+    """https://github.com/dequelabs/axe-core, the rules of WCAG 2.2 AA and best practices."""
+    import json
+    from importlib.resources import files
+
+    script = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        open_page(browser, folder / "report.html")
+        browser.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+        browser.execute_script(script)
+        found = browser.execute_async_script(
+            "const done = arguments[0]; axe.run().then(found => done(found.violations))"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert [(one["id"], json.dumps(one["nodes"])[:600]) for one in found] == []
 
 
 def test_the_matrix_of_many_classes_names_its_cells(browser: Any, folder: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_label_with_dollar_signs_is_no_formula(label: str) -> None:
 def test_reliability_names_what_it_shows() -> None:
     bins = np.array([0.1, 0.9]), np.array([0.2, 0.8])
     one, two = charts.reliability(None, bins), charts.reliability(bins, bins)
-    assert {"confidence", "accuracy"} <= set(texts_of(one))
+    assert {"confidence in %", "accuracy in %"} <= set(texts_of(one))
     assert "as saved" not in texts_of(one), "there is nothing to tell it from"
     assert {"before temperature", "as saved"} <= set(texts_of(two))
 

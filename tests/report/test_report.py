@@ -20,6 +20,7 @@ from classify.cli import main
 from classify.commands import load_command
 from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.report.environment import percent, show
 from classify.report.page import write_report
 from classify.report.result import Result
 from classify.training.run import train
@@ -64,7 +65,7 @@ def test_it_says_what_the_metrics_say(run: Path) -> None:
     page, metrics = Page(text), read_json(run / "metrics.json")
     task = Result.read(run).task
     name = task.share or task.primary
-    assert f"{metrics['test'][name]:.3f}" in page.text
+    assert show(name, metrics["test"][name]) in page.text
     assert f"{metrics['test']['rows']} test rows" in page.text
     for decision in read_json(run / "run.json")["guesses"]:
         assert decision["value"] in page.text
@@ -123,9 +124,9 @@ def test_the_charts_of_several_labels_name_their_axes(run: Path) -> None:
         pytest.skip("one task does")
     page = Page(write_report(run).read_text())
     described = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg"]
-    assert "share of rows that have it over probability of a label" in described
+    assert "share of rows that have it in % over probability of a label in %" in described
     assert not {"accuracy", "confidence", "as saved"} & set(page.text.split("\n"))
-    assert "accuracy over confidence" not in described
+    assert "accuracy in % over confidence in %" not in described
 
 
 def test_hostile_texts_and_labels_are_inert(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
@@ -162,7 +163,7 @@ def test_the_previous_run_on_the_table_stands_beside(model_folder: Path, table: 
     before = read_json(tmp_path / "first" / "metrics.json")["test"]
     section = (tmp_path / "second" / "report.html").read_text().split('id="scores"')[1].split("</section>")[0]
     assert "first is the previous run on this table" in section
-    assert section.count(f"{before['macro_f1']:.3f}") >= 2, "of both runs, which are the same"
+    assert section.count(percent(before["macro_f1"])) >= 2, "of both runs, which are the same"
     assert "previous run" not in (tmp_path / "first" / "report.html").read_text()
 
 

@@ -13,7 +13,7 @@ from classify.evaluation.scored_rows import SignTest
 from classify.report.comparison import ComparedRun, Comparison, verdict
 from classify.report.page import write_comparison, write_report
 from classify.report.result import Result
-from classify.report.verdict import sentences
+from classify.report.verdict import find_steps, sentences
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
@@ -33,7 +33,7 @@ def test_an_evaluation_of_one_row(trained: Path, tmp_path: Path) -> None:
     words = ["evaluate", "--model", str(trained), "--data", str(path), "--output-dir", str(out), "--cpu"]
     assert main(words) == 0
     page = write_report(out).read_text()
-    assert "0.0 % of 1 row correctly" in page
+    assert "It is right in 0 of 100 cases (1 row;" in page
     assert "(1 leaves a wide interval; --data)" in page
     assert "1 of 1 prediction is wrong." in page
     assert "1 rows" not in page
@@ -43,21 +43,21 @@ def test_an_evaluation_of_one_row(trained: Path, tmp_path: Path) -> None:
 def test_a_run_names_its_own_flag(trained: Path) -> None:
     result = Result.read(trained)
     rows = result.scores["rows"]
-    assert f"({rows} leave a wide interval; --test-data)" in sentences(result)[2]
-    assert f"of {rows} test rows" in sentences(result)[0]
+    assert f"({rows} leave a wide interval; --test-data)" in " ".join(step.text for step in find_steps(result))
+    assert f"({rows} test rows; between" in sentences(result)[1]
 
 
 def test_one_row_better_than_the_baseline(trained: Path) -> None:
     result = Result.read(trained)
     baseline = {**result.metrics["baseline"], "paired": {"better": 1, "worse": 1_200, "p": 0.0}}
     result = dataclasses.replace(result, metrics={**result.metrics, "baseline": baseline})
-    assert "better on 1 row, worse on 1,200, p < 0.001" in sentences(result)[1]
+    assert "better on 1 row, worse on 1,200, p < 0.001" in sentences(result)[3]
 
 
 def test_one_suspect(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "suspects.csv").write_text("row,label,suggested_label,prob_label,prob_suggested,text\n1,a,b,0,1,x\n")
-    advice = sentences(dataclasses.replace(Result.read(trained), folder=tmp_path, model=tmp_path))[2]
-    assert "review the 1 label in suspects.csv, which may be wrong" in advice
+    advice = find_steps(dataclasses.replace(Result.read(trained), folder=tmp_path, model=tmp_path))
+    assert advice[0].text == "review the 1 label in suspects.csv, which may be wrong"
 
 
 @pytest.mark.parametrize(

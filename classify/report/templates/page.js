@@ -7,8 +7,9 @@ for (const button of document.querySelectorAll("table.sortable th button")) {
     for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", falling ? "descending" : "ascending");
     const key = (row) => {
-      const text = row.cells[column].textContent.trim();
-      const number = Number(text.replaceAll(",", ""));
+      const cell = row.cells[column];
+      const text = cell.dataset.value ?? cell.textContent.trim();
+      const number = Number(text.replaceAll(",", "").replace(/\s%$/, ""));
       return Number.isNaN(number) ? text : number;
     };
     const rows = [...body.rows].sort((a, b) => {
@@ -18,6 +19,31 @@ for (const button of document.querySelectorAll("table.sortable th button")) {
     body.append(...rows);
   });
 }
+
+for (const table of document.querySelectorAll("table.filterable")) {
+  const rows = [...table.tBodies[0].rows];
+  const field = document.createElement("input");
+  const found = document.createElement("span");
+  field.type = "search";
+  field.placeholder = "filter rows";
+  field.setAttribute("aria-label", `filter rows: ${table.parentElement.getAttribute("aria-label")}`);
+  found.className = "note";
+  found.setAttribute("role", "status");
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(words);
+    found.textContent = words && `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
+  });
+  const line = document.createElement("p");
+  line.className = "filter";
+  line.append(field, " ", found);
+  table.parentElement.before(line);
+}
+
+// Paper shows what is folded.
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});
 
 for (const image of document.querySelectorAll("img.matrix")) {
   const names = JSON.parse(image.dataset.names);
