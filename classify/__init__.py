@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from classify.api import Run, compare, inspect, load, train
     from classify.estimator import TextClassifier
     from classify.prediction.predictor import load_classifier
+    from classify.training.parts import StepState, TrainerCallback
 
-__all__ = ["Run", "TextClassifier", "__version__", "compare", "inspect", "load", "load_classifier", "train"]
+__all__ = [
+    "Run", "StepState", "TextClassifier", "TrainerCallback", "__version__", "compare", "inspect", "load",
+    "load_classifier", "train",
+]  # fmt: skip
 # The module of each name.
 _MODULES = {
     "Run": "api",
+    "StepState": "training.parts",
     "TextClassifier": "estimator",
+    "TrainerCallback": "training.parts",
     "compare": "api",
     "inspect": "api",
     "load": "api",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from classify.modeling.attributions import WordAttribution
     from classify.prediction.predictor import Predictor
+    from classify.training.parts import LossFunction, Metric, OptimizerFactory, Parts, TrainerCallback
 
 # Up to here floats are exact whole numbers.
 _MOST_EXACT = 2**53
@@ -149,7 +150,15 @@ class Run:
 
 @overload
 def train(
-    data: RunConfig, *, rank: int | None = None, world_size: int | None = None, init_method: str | None = None
+    data: RunConfig,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+    loss: LossFunction | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    optimizer: OptimizerFactory | None = None,
 ) -> Path: ...
 
 
@@ -164,6 +173,10 @@ def train(
     rank: int | None = None,
     world_size: int | None = None,
     init_method: str | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+    loss: LossFunction | str | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    optimizer: OptimizerFactory | None = None,
     **options: Any,
 ) -> Run | Path:
     """Train a classifier and return its `Run`.
@@ -172,6 +185,15 @@ def train(
     a list of texts beside `labels`. `options` are the flags of `classify train --help-all` by name: `epochs=3`,
     `text_column="body"`, `output_dir="runs/mine"`.
 
+    Your own parts, each the same in every process:
+    - `callbacks` are `classify.TrainerCallback`s.
+    - `loss(logits, targets)` returns one value per row, (n,), of logits (n, outputs) in fp32: class indices (n,), zeros
+      and ones (n, labels), or standardized scores (n,) are the targets. A step's loss is the mean over its rows.
+    - `metrics` are functions of probabilities (rows, outputs) and targets that return a number, larger is better; their
+      names may be `metric_for_best_model`.
+    - `optimizer(groups)` returns a `torch.optim.Optimizer` of AdamW's parameter groups, whose `lr` each step sets.
+    A run is resumed with the same loss, metrics and optimizer.
+
     If `data` is a `RunConfig`, returns the path of the output folder. Processes that you start yourself pass `rank`,
     `world_size` and the rendezvous address (`init_method="tcp://127.0.0.1:29500"`).
 
@@ -179,15 +201,21 @@ def train(
     checkpoints, but none is valid) and Interrupted.
     """
     check_platform()
+    from classify.training.parts import Parts
+
+    if isinstance(loss, str):
+        options["loss"] = loss
+    function = loss if callable(loss) else None
+    parts = Parts(tuple(callbacks), function, dict(metrics or {}), optimizer)
     place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
-        if labels is not None or options:
+        if labels is not None or options or isinstance(loss, str):
             raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
-        return _run(data, place, pages=True)
-    return _train(data, labels, place, options, pages=True)
+        return _run(data, place, parts, pages=True)
+    return _train(data, labels, place, options, parts, pages=True)
 
 
-def _run(config: RunConfig, place: dict[str, Any], *, pages: bool) -> Path:
+def _run(config: RunConfig, place: dict[str, Any], parts: Parts | None = None, *, pages: bool) -> Path:
     """Train and return the output folder; `pages` writes the report and the model card."""
     from classify.launch.process_settings import prepare_threads, preserve_settings
     from classify.training.run import train as train_config
@@ -196,7 +224,7 @@ def _run(config: RunConfig, place: dict[str, Any], *, pages: bool) -> Path:
     prepare_threads()  # these stay: a forked process has no others
     timeline = Timeline()
     with preserve_settings():
-        folder = train_config(config, **place, timeline=timeline)
+        folder = train_config(config, **place, timeline=timeline, parts=parts)
         if pages:
             from classify.report.after_run import write_pages_of_run
 
@@ -204,7 +232,9 @@ def _run(config: RunConfig, place: dict[str, Any], *, pages: bool) -> Path:
     return folder
 
 
-def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], *, pages: bool) -> Run:
+def _train(
+    data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], parts: Parts | None = None, *, pages: bool
+) -> Run:
     """Train on a table of any kind."""
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
         if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
@@ -217,7 +247,7 @@ def _train(data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any
             options = {**options, "class_weights": _keep(weights, "class_weights.json", Path(temporary))}
         config = parse_training(_words({**options, **tables}), "classify.train")
         try:
-            folder = _run(config, place, pages=pages)
+            folder = _run(config, place, parts, pages=pages)
         except InputError as error:  # a path that the caller has not named
             arguments = {"data": data, **further}
             written = {

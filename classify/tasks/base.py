@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -34,6 +34,10 @@ class Loss(ABC):
     @abstractmethod
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the losses of n rows; logits (n, outputs)."""
+
+    def aims(self, targets: torch.Tensor) -> torch.Tensor:
+        """Return what the logits of n rows, none of them padding, should come to."""
+        return targets
 
     def weight_sum(self, targets: Array) -> float:
         """Return the sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
@@ -91,12 +95,12 @@ class Task(LabelEncoder):
         """Return a task that is ready to predict, from validation logits (rows, outputs) after `rescale`."""
         return self
 
-    def check_settings(self, config: TrainingConfig) -> None:
-        """Raise InputError for settings that this task does not support."""
-        name = config.metric_for_best_model
-        if name is not None and name not in self.selection:
+    def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
+        """Raise InputError for settings that this task does not support; `further` metrics are the caller's."""
+        name, known = config.metric_for_best_model, (*self.selection, *further)
+        if name is not None and name not in known:
             raise InputError(
-                f"--metric-for-best-model must be one of {', '.join(self.selection)} for this task (see the line "
+                f"--metric-for-best-model must be one of {', '.join(known)} for this task (see the line "
                 f"task:). Got {name!r} instead."
             )
         self.file_weights(config)

@@ -379,7 +379,7 @@ class BinaryCrossEntropy(Loss):
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         counted = targets[:, :1] != _NO_ROW
-        present = targets.clamp(max=1).float()
+        present = self.aims(targets)
         aims = present * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = binary_cross_entropy_with_logits(
             logits.float(), aims, reduction="none", pos_weight=send_weights(self.positive_weights, logits.device)
@@ -388,6 +388,10 @@ class BinaryCrossEntropy(Loss):
             wrong = (logits.float().sigmoid() - present).abs()
             losses = losses * wrong**self.gamma
         return (losses * counted).sum() / logits.shape[1]
+
+    def aims(self, targets: torch.Tensor) -> torch.Tensor:
+        """Return 1 for the labels of a row, else 0."""
+        return targets.clamp(max=1).float()
 
 
 def count_cells(tables: InputTables) -> Counter[str]:

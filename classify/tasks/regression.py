@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,9 +112,9 @@ class Regression(Task):
         """Return the task of a model whose output layer was rescaled to the targets."""
         return type(self)(self.labels, 0.0, 1.0, self.unit, self._unlabelled)
 
-    def check_settings(self, config: TrainingConfig) -> None:
+    def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
         """Refuse settings for classes, too."""
-        super().check_settings(config)
+        super().check_settings(config, further)
         requested = {
             "--class-weights": config.class_weights != "none",
             "--loss focal": config.loss == "focal",
@@ -287,9 +287,12 @@ class SquaredError(Loss):
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
-        aims = (targets - self.center) / self.scale
-        errors = (logits[:, 0].float() - aims) ** 2
+        errors = (logits[:, 0].float() - self.aims(targets)) ** 2
         return errors.where(~targets.isnan(), 0.0).sum()
+
+    def aims(self, targets: torch.Tensor) -> torch.Tensor:
+        """Return standardized scores, which the model computes while it is trained."""
+        return (targets - self.center) / self.scale
 
 
 def _is_same(cell: str, value: str | None) -> bool:

@@ -9,6 +9,7 @@ import torch
 from classify.errors import ClassifyError
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
+from classify.training.parts import StepState
 from classify.training.setup import TrainingContext
 from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
@@ -65,9 +66,9 @@ class Evaluate(Callback):
         if context.splits.folds is not None:
             progress.add_unscored(trainer.epoch)
             return None, False
-        split, config = context.splits.validation, context.config.training
+        split = context.splits.validation
         logits = context.compute_logits(split)
-        score = context.inputs.task.score(logits, split.targets, config.seed)
+        score = context.score(context.inputs.task, logits, split.targets)
         # Rank 0's for all: scores that differ in the last bit may be ranked otherwise on another rank's processor.
         values = context.world.broadcast(score.values)
         better = progress.add_score(values, trainer.epoch, context.selection_metric)
@@ -82,6 +83,7 @@ class Checkpointer(Callback):
 
     def __init__(self, context: TrainingContext):
         self.context = context
+        self.saved_step: int | None = None
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         progress = trainer.progress
@@ -124,7 +126,44 @@ class Checkpointer(Callback):
                     {**state.values, **started_with},
                     keep=keep,
                 )
+        self.saved_step = progress.step
         context.timeline.end("checkpoints")
+
+
+class GivenCallbacks(Callback):
+    """Calls the caller's callbacks; comes after evaluation and checkpoints."""
+
+    def __init__(self, context: TrainingContext, checkpointer: Checkpointer):
+        self.context, self.checkpointer = context, checkpointer
+        self._end_requested = False
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        progress, given = trainer.progress, self.context.inputs.parts.callbacks
+        if not given:
+            return
+        state = StepState(
+            step=progress.step,
+            epoch=trainer.epoch,
+            learning_rate=step.learning_rate,
+            loss=None if step.metrics is None else step.metrics.loss,
+            is_main=self.context.world.is_main,
+            model=self.context.classifier.model,
+        )
+        self._end_requested |= any([callback.on_step_end(state) for callback in given])  # noqa: C419 - each is called
+        for callback in given:
+            if step.eval_due and progress.last_eval is not None:
+                callback.on_evaluate(state, progress.last_eval)
+            if self.checkpointer.saved_step == progress.step:
+                callback.on_save(state, self.context.output.checkpoints / checkpoint.folder_name(progress.step))
+
+    def end_requested(self) -> bool:
+        """Return whether a callback of this process has asked to end the training."""
+        return self._end_requested
+
+    def end(self) -> None:
+        """Say that the run's files are written."""
+        for callback in self.context.inputs.parts.callbacks:
+            callback.on_train_end(self.context.output.folder)
 
 
 def _all_finite(weights: Tensors) -> bool:

@@ -49,13 +49,13 @@ def finish(
     final = _calibrate(context, evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold)
     if context.config.training.save_dtype != "float32":
         final = _round_weights(context, final)
-    task, seed = final.task, context.config.training.seed
+    task = final.task
     predicted = _predict(context, final.task, final.validation, splits.validation)
-    validation_scores = task.score(final.validation, splits.validation.targets, seed, predicted)
+    validation_scores = context.score(task, final.validation, splits.validation.targets, predicted)
     scores = validation_scores
     if splits.test is not None:
         predicted = _predict(context, final.task, final.scored, splits.test)
-        scores = task.score(final.scored, splits.test.targets, seed, predicted)
+        scores = context.score(task, final.scored, splits.test.targets, predicted)
     open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
@@ -215,4 +215,4 @@ def _score_unseen(context: TrainingContext, final: Final) -> metrics.Scores | No
         return None
     unseen = np.ones(len(test), dtype=bool)
     unseen[list(in_training)] = False
-    return final.task.score(final.scored[unseen], test.targets[unseen], context.config.training.seed)
+    return context.score(final.task, final.scored[unseen], test.targets[unseen])

@@ -53,7 +53,9 @@ def cross_validate(context: TrainingContext) -> Logits:
                 context.strategy.setup()
                 weights, _ = context.strategy.state_dict(keep=True)
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
-            trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(split).take(~held_out))
+            trainer = make_trainer(
+                context.strategy, context.inputs.task, context.data.of(split).take(~held_out), context.inputs.parts
+            )
             trainer.strategy.setup(initial)
             with _report_saved_folds(context, number):
                 train_fold(context, trainer, f"fold {number + 1} of {count}")

@@ -36,6 +36,7 @@ from classify.tables.source import STANDARD_INPUT, reads_stream
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
+from classify.training.parts import NO_PARTS, Parts
 from classify.training.table_report import Report, inspect_splits
 from classify.training.tracking import choose_trackers
 
@@ -56,6 +57,7 @@ class RunInputs:
     trackers: tuple[str, ...]
     findings: tuple[Finding, ...]
     label_texts: tuple[str, ...] = ()
+    parts: Parts = NO_PARTS
     new_labels: tuple[str, ...] = ()  # those that a kept head gets in addition
 
     @functools.cached_property
@@ -72,14 +74,14 @@ class RunInputs:
         ]
 
 
-def check(config: RunConfig) -> RunInputs:
+def check(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
     """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
     config = config.validate()
     check_start(config.training)
-    return check_inputs(config)
+    return check_inputs(config, parts)
 
 
-def check_inputs(config: RunConfig) -> RunInputs:
+def check_inputs(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
     """Validate this machine's inputs; those of other machines may differ.
 
     Tables, task, model, splits and settings follow from each other in this order.
@@ -101,7 +103,8 @@ def check_inputs(config: RunConfig) -> RunInputs:
             raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
         config, new_labels, head = _choose_head(config, task)
         config = _choose_by_texts(config, tables, languages)
-        task.check_settings(config.training)
+        task.check_settings(config.training, parts.metrics)
+        parts.check(task, config.training)
     model = _resolve_model(config, faults)
     with faults.collect():
         if task is not None:
@@ -125,7 +128,9 @@ def check_inputs(config: RunConfig) -> RunInputs:
         *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)),
     ]
     findings += map(note, noted)
-    return RunInputs(config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, new_labels)
+    return RunInputs(
+        config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, parts, new_labels
+    )
 
 
 def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:

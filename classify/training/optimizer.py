@@ -11,17 +11,23 @@ from torch import nn
 from classify.config.schema import TrainingConfig
 from classify.launch import accelerators
 from classify.modeling.layers import parameter_depths
+from classify.training.parts import OptimizerFactory
 
 
 def make_optimizer(
-    model: nn.Module, weights: Mapping[str, torch.Tensor], config: TrainingConfig, device: torch.device
+    model: nn.Module,
+    weights: Mapping[str, torch.Tensor],
+    config: TrainingConfig,
+    device: torch.device,
+    factory: OptimizerFactory | None = None,
 ) -> torch.optim.Optimizer:
     """Create AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
     With a layer-wise decay below 1 each layer's learning rate is that of the layer above times the decay; the
     embeddings are below the first layer (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
 
-    `weights` are the tensors that it updates, by parameter name; see `Strategy.named_weights`.
+    `weights` are the tensors that it updates, by parameter name; see `Strategy.named_weights`. A `factory` gets the
+    groups in place of AdamW.
     """
     depth = parameter_depths(model)
     top = max(depth.values(), default=0)
@@ -30,15 +36,19 @@ def make_optimizer(
         if parameter.requires_grad:
             below_top = top - depth[name] if config.layerwise_lr_decay < 1 else 0
             groups.setdefault((parameter.ndim >= 2, below_top), []).append(weights[name])
+    parameter_groups = [
+        {
+            "params": parameters,
+            "weight_decay": config.weight_decay if decayed else 0.0,
+            "scale": config.layerwise_lr_decay**below_top,
+            "lr": config.peak_learning_rate,
+        }
+        for (decayed, below_top), parameters in groups.items()
+    ]
+    if factory is not None:
+        return factory(parameter_groups)
     return torch.optim.AdamW(
-        [
-            {
-                "params": parameters,
-                "weight_decay": config.weight_decay if decayed else 0.0,
-                "scale": config.layerwise_lr_decay**below_top,
-            }
-            for (decayed, below_top), parameters in groups.items()
-        ],
+        parameter_groups,
         lr=config.peak_learning_rate,  # each step sets its own
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
@@ -49,7 +59,7 @@ def make_optimizer(
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set each group's learning rate to `rate` times its `scale`, which is 1 for the head."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
+        group["lr"] = rate * group.get("scale", 1.0)
 
 
 def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "linear") -> float:

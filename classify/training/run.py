@@ -18,10 +18,11 @@ from classify.findings import decisions
 from classify.launch import launcher
 from classify.modeling.loading import quiet_libraries
 from classify.training import resume, stages
-from classify.training.callbacks import Checkpointer, Evaluate
+from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks
 from classify.training.finish import finish
 from classify.training.folds import cross_validate
 from classify.training.inputs import RunInputs, check
+from classify.training.parts import Parts
 from classify.training.run_record import make_record
 from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.terminal import configure_terminal, log, log_decision, log_detail
@@ -41,12 +42,14 @@ def train(
     world_size: int | None = None,
     init_method: str | None = None,
     timeline: Timeline | None = None,
+    parts: Parts | None = None,
 ) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and the
     rendezvous address (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
 
+    `parts` are what the caller gives in place of the program's; the same on every rank.
     `timeline` begins when the command was given (default: now), for --max-minutes; the run adds its phases.
 
     Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
@@ -73,16 +76,16 @@ def train(
             if rank is not None and world_size is not None and init_method is not None:
                 launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
                 _ = config.training.device_plan  # the caller may ask for its place later
-            return _train(config, inputs, timeline or Timeline())
+            return _train(config, inputs, timeline or Timeline(), parts or Parts())
     finally:
         _TRAINING.release()
 
 
-def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline) -> Path:
+def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline, parts: Parts) -> Path:
     """Check, tokenize, form the process group, run."""
     configure_terminal(config.training)
     with launcher.forward_errors(config.training.start):
-        inputs = inputs or check(config)
+        inputs = inputs or check(config, parts)
         if launcher.here().is_main:  # before tokenizing, which takes long for large tables
             for finding in decisions(inputs.findings):
                 log_decision(finding)
@@ -102,7 +105,9 @@ def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline) -> P
 def _run(context: TrainingContext) -> Path:
     """Resume or start, train, score, write."""
     output, saved = context.output, context.checkpoint
-    trainer = make_trainer(context.strategy, context.inputs.task, context.data.of(context.splits.train))
+    trainer = make_trainer(
+        context.strategy, context.inputs.task, context.data.of(context.splits.train), context.inputs.parts
+    )
     batches = trainer.batches
     if saved is not None:
         model = str(context.inputs.model.path.resolve())
@@ -120,6 +125,7 @@ def _run(context: TrainingContext) -> Path:
         train_log = Log(context, after_step=None if saved is None else saved.step)
         opened.enter_context(contextlib.closing(train_log))
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
+        given = GivenCallbacks(context, checkpointer)
         if saved is None:
             trainer.strategy.setup()
             _initialize_head(context, trainer, evaluate, train_log)
@@ -131,12 +137,13 @@ def _run(context: TrainingContext) -> Path:
             checkpointer.save(trainer)
         seconds_before_fit = context.timeline.elapsed
         # In this order: a checkpoint holds the score that `Evaluate` has just made.
-        stages.fit(context, trainer, [train_log, evaluate, checkpointer])
+        stages.fit(context, trainer, [train_log, evaluate, checkpointer, given], end_requested=given.end_requested)
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
         finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
+        given.end()
     return output.folder
 
 

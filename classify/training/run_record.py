@@ -99,6 +99,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "topology": [
             {**entry, "rows_per_step": len(shard)} for entry, shard in zip(world.topology, shards, strict=True)
         ],
+        "parts": context.inputs.parts.names(),
         "strategy": world.plan.strategy,
         "launcher": world.plan.launch.launcher,
         "precision": context.classifier.precision.name,

@@ -33,6 +33,7 @@ from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.baseline import Baseline
 from classify.evaluation.inference import compute_logits
+from classify.evaluation.metrics import Array, Scores
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
 from classify.modeling.choose_packing import choose_packing
@@ -47,6 +48,7 @@ from classify.modeling.precision import (
     has_bf16_instructions,
 )
 from classify.tables.table import Table
+from classify.tasks.base import Task
 from classify.tasks.baseline_job import BaselineJob
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
@@ -125,6 +127,11 @@ class TrainingContext:
         """Return the validation metric that selects the best weights."""
         return self.config.training.metric_for_best_model or self.inputs.task.selection[0]
 
+    def score(self, task: Task, logits: Array, targets: Array, predicted: Array | None = None) -> Scores:
+        """Return the scores of logits (rows, outputs), the caller's metrics among them; see `Task.score`."""
+        scores = task.score(logits, targets, self.config.training.seed, predicted)
+        return self.inputs.parts.add_metrics(scores, task.probabilities(logits), targets)
+
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
         """Return the rows that the model learns from before any epoch: `data`, and the names of the labels.
 
@@ -153,8 +160,9 @@ class TrainingContext:
             "compact_vocabulary": vocabulary is not None and vocabulary.compacted,
         }
         texts = {"texts": self.splits.fingerprint, "label_texts": list(self.inputs.label_texts) or None}
+        parts = {"parts": self.inputs.parts.names()}
         flat = config.flat()
-        return {**texts, **{name: resolved.get(name, flat[name]) for name in fields_that_affect("identity")}}
+        return {**texts, **parts, **{name: resolved.get(name, flat[name]) for name in fields_that_affect("identity")}}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -242,7 +250,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         packing_reason = set_precision_and_packing(inputs, classifier, data.of(train).tokens, world, precision, before)
         timeline.end("precision and packing")
-        strategy = make_strategy(classifier, training, world, placement)
+        strategy = make_strategy(classifier, training, world, placement, inputs.parts.optimizer)
         found = [data.decision, *_list_decisions(classifier, packing_reason, world, training.train_batch_size)]
         found += [placing] if placing is not None else []
         if checkpoint is None:

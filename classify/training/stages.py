@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+from collections.abc import Callable
 
 from classify.data.sampler import plan_end
 from classify.data.tokenize import TokenizedSplit
@@ -94,8 +95,17 @@ def plan_time(context: TrainingContext, trainer: Trainer) -> Finding | None:
     return decision
 
 
-def fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], stopped_at: str | None = None) -> None:
-    """Train to the end. Raises Interrupted where any rank received a signal; `stopped_at` says what is saved."""
+def fit(
+    context: TrainingContext,
+    trainer: Trainer,
+    callbacks: list[Callback],
+    stopped_at: str | None = None,
+    end_requested: Callable[[], bool] = lambda: False,
+) -> None:
+    """Train to the end, or where `end_requested` on any rank.
+
+    Raises Interrupted where any rank received a signal; `stopped_at` says what is saved.
+    """
     minutes, progress = context.config.training.max_minutes, trainer.progress
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
@@ -103,7 +113,9 @@ def fit(context: TrainingContext, trainer: Trainer, callbacks: list[Callback], s
         trainer.fit(
             [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
-            time_limit_reached=lambda: minutes is not None and context.timeline.elapsed > 60 * minutes,
+            time_limit_reached=lambda: (
+                end_requested() or (minutes is not None and context.timeline.elapsed > 60 * minutes)
+            ),
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):

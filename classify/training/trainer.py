@@ -30,6 +30,7 @@ from classify.modeling.packing import Batch
 from classify.tasks.base import Loss, Task
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import learning_rate_factor, set_learning_rate
+from classify.training.parts import Parts
 from classify.training.progress import Progress, compute_end_of_training
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.named_state import Tensors
@@ -375,14 +376,14 @@ class Trainer:
         )
 
 
-def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit) -> Trainer:
+def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit, parts: Parts) -> Trainer:
     """Make the trainer of a run, or of one fold, on these rows."""
     config, weights = strategy.config, None
     if config.sampler == "balanced":
         stratify_by = task.stratify_by(data.targets)
         weights = 1.0 / np.bincount(stratify_by)[stratify_by]
     batches = sampler.BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
-    return Trainer(strategy, data, batches, task.loss(config, data.targets))
+    return Trainer(strategy, data, batches, parts.choose_loss(task.loss(config, data.targets)))
 
 
 def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:

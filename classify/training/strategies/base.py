@@ -24,6 +24,7 @@ from classify.findings import Finding
 from classify.modeling.classifier import Classifier
 from classify.modeling.packing import Batch
 from classify.training.optimizer import make_optimizer
+from classify.training.parts import OptimizerFactory
 from classify.training.strategies import named_state
 from classify.training.strategies.named_state import Tensors
 
@@ -57,8 +58,16 @@ class Strategy:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
 
-    def __init__(self, classifier: Classifier, config: TrainingConfig, world: World, placed: Placement | None = None):
+    def __init__(
+        self,
+        classifier: Classifier,
+        config: TrainingConfig,
+        world: World,
+        placed: Placement | None = None,
+        optimizer: OptimizerFactory | None = None,
+    ):
         self.classifier, self.config, self.world, self.placed = classifier, config, world, placed
+        self._make_optimizer = optimizer
         self._is_set_up = False
 
     def setup(self, weights: Tensors | None = None) -> None:
@@ -79,7 +88,9 @@ class Strategy:
 
     def reset_optimizer(self) -> None:
         """Make a new optimizer and gradient scaler, without the state of earlier steps."""
-        self.optimizer = make_optimizer(self.classifier.model, self.named_weights(), self.config, self.world.device)
+        self.optimizer = make_optimizer(
+            self.classifier.model, self.named_weights(), self.config, self.world.device, self._make_optimizer
+        )
         self.scaler = self.classifier.precision.scaler()
         self.clear_gradients()
 

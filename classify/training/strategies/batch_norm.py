@@ -13,6 +13,7 @@ from classify.config.schema import TrainingConfig
 from classify.distributed import batch_norm
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
+from classify.training.parts import OptimizerFactory
 from classify.training.strategies.base import Placement, Strategy
 
 
@@ -23,8 +24,15 @@ class WithBatchNorm(Strategy):
     def applies(classifier: Classifier, config: TrainingConfig, world: World) -> bool:
         return bool(batch_norm.layers(classifier))
 
-    def __init__(self, classifier: Classifier, config: TrainingConfig, world: World, placed: Placement | None = None):
-        super().__init__(classifier, config, world, placed)
+    def __init__(
+        self,
+        classifier: Classifier,
+        config: TrainingConfig,
+        world: World,
+        placed: Placement | None = None,
+        optimizer: OptimizerFactory | None = None,
+    ):
+        super().__init__(classifier, config, world, placed, optimizer)
         self._statistics: list[torch.Tensor] | None = None
         self._synchronized = config.sync_batch_norm and world.distributed
         self.forward_is_collective |= self._synchronized

@@ -7,6 +7,7 @@ import importlib
 from classify.config.schema import TrainingConfig
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
+from classify.training.parts import OptimizerFactory
 from classify.training.strategies.base import Placement, Strategy
 from classify.training.strategies.batch_norm import WithBatchNorm
 from classify.training.strategies.cuda_graphs import WithGraphs
@@ -31,13 +32,17 @@ def make_placement(classifier: Classifier, config: TrainingConfig, world: World,
 
 
 def make_strategy(
-    classifier: Classifier, config: TrainingConfig, world: World, placed: Placement | None = None
+    classifier: Classifier,
+    config: TrainingConfig,
+    world: World,
+    placed: Placement | None = None,
+    optimizer: OptimizerFactory | None = None,
 ) -> Strategy:
-    """Make the strategy for a model that is placed, and whose precision is set."""
+    """Make the strategy for a model that is placed, and whose precision is set; `optimizer` is the caller's."""
     plain = find_strategy(world)
     added = tuple(extra for extra in _ADDED if extra.applies(classifier, config, world))
     strategy: type[Strategy] = type(plain.__name__, (*added, plain), {}) if added else plain
-    return strategy(classifier, config, world, placed)
+    return strategy(classifier, config, world, placed, optimizer)
 
 
 def find_strategy(world: World) -> type[Strategy]:

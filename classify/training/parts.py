@@ -1,0 +1,129 @@
+"""Parts of a training that a caller gives from Python: callbacks, a loss, metrics, an optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify.config.schema import TrainingConfig
+from classify.errors import InputError
+from classify.evaluation.metrics import Scores
+from classify.tasks.base import Loss, Task
+
+if TYPE_CHECKING:
+    import torch
+
+LossFunction = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+Metric = Callable[[npt.NDArray[np.float64], npt.NDArray[Any]], float]
+# Gets AdamW's parameter groups, with a "scale" of the learning rate each.
+OptimizerFactory = Callable[[list[dict[str, Any]]], "torch.optim.Optimizer"]
+
+
+@dataclass(frozen=True)
+class StepState:
+    """What a `TrainerCallback` sees of the training.
+
+    `loss` is the mean training loss since the last log line, None in steps without one (`logging_steps`); `model` the
+    model of this process, which a callback must not change.
+    """
+
+    step: int
+    epoch: float
+    learning_rate: float
+    loss: float | None
+    is_main: bool
+    model: torch.nn.Module
+
+
+class TrainerCallback:
+    """Looks at a training between two steps; override what is of interest. Every process calls its own."""
+
+    def on_step_end(self, state: StepState) -> bool | None:
+        """After each step. Returning True in any process ends the training after the next step, which is scored."""
+
+    def on_evaluate(self, state: StepState, metrics: Mapping[str, float]) -> None:
+        """After the validation rows were scored."""
+
+    def on_save(self, state: StepState, folder: Path) -> None:
+        """After a checkpoint was written."""
+
+    def on_train_end(self, folder: Path) -> None:
+        """After all files of the run were written into `folder`."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that were given; none by default. What is recorded of each is its name."""
+
+    callbacks: Sequence[TrainerCallback] = ()
+    loss: LossFunction | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    optimizer: OptimizerFactory | None = None
+
+    def names(self) -> dict[str, Any] | None:
+        """Return the names of loss, metrics and optimizer, which a resumed run must give again; None without any."""
+        named = {"loss": self.loss, "optimizer": self.optimizer, **self.metrics}
+        return {key: _name(value) for key, value in named.items() if value is not None} or None
+
+    def check(self, task: Task, config: TrainingConfig) -> None:
+        """Raise InputError for parts that do not fit a task or the settings."""
+        known = {*task.selection, "loss", "rows", "per_class"}
+        if taken := sorted(known & set(self.metrics)):
+            raise InputError(f"metrics: {taken[0]!r} is a metric of this task; give yours another name.")
+        settings = {
+            "class_weights": config.class_weights != "none",
+            "label_smoothing_factor": config.label_smoothing_factor > 0,
+            "loss='focal'": config.loss == "focal",
+        }
+        if self.loss is not None and (given := [name for name, is_given in settings.items() if is_given]):
+            raise InputError(f"loss: a function takes the place of {', '.join(given)}; drop one of them.")
+
+    def choose_loss(self, own: Loss) -> Loss:
+        """Return the loss to train with; `own` is the task's."""
+        return own if self.loss is None else _GivenLoss(self.loss, own)
+
+    def add_metrics(self, scores: Scores, probabilities: npt.NDArray[np.float64], targets: npt.NDArray[Any]) -> Scores:
+        """Return the scores with the given metrics. Raises InputError for one that is no finite number."""
+        if not self.metrics:
+            return scores
+        found = {name: float(metric(probabilities, targets)) for name, metric in self.metrics.items()}
+        if wrong := [name for name, value in found.items() if not math.isfinite(value)]:
+            raise InputError(f"metrics: {wrong[0]!r} returned {found[wrong[0]]}; expected a finite number.")
+        return dataclasses.replace(scores, details={**scores.details, **found})
+
+
+NO_PARTS = Parts()
+
+
+class _GivenLoss(Loss):
+    """A function's losses of rows, summed; the mean over a step is the same on any number of ranks."""
+
+    def __init__(self, function: LossFunction, own: Loss):
+        self._function, self._own = function, own
+        self.padding = own.padding  # type: ignore[misc]
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the sum over rows that are no padding. Raises TypeError where the function returns no loss a row."""
+        absent = targets.isnan() if math.isnan(self.padding) else targets == self.padding
+        rows = absent.reshape(len(targets), -1).any(dim=1)
+        losses = self._function(logits.float(), self._own.aims(targets.masked_fill(absent, 0)))
+        if tuple(losses.shape) != (len(targets),):
+            raise TypeError(
+                f"loss: expected one value per row, shape ({len(targets)},), of logits {tuple(logits.shape)} and "
+                f"targets {tuple(targets.shape)}. Got shape {tuple(losses.shape)} instead; reduction='none' keeps rows "
+                "apart."
+            )
+        return losses.masked_fill(rows, 0.0).sum()
+
+
+def _name(part: Any) -> str:
+    """Return the name of a function or a class; that of its class for another object."""
+    named = part if hasattr(part, "__qualname__") else type(part)
+    return f"{named.__module__}.{named.__qualname__}"
