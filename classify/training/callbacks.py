@@ -157,7 +157,7 @@ class GivenCallbacks(Callback):
                 callback.on_save(state, self.context.output.checkpoints / checkpoint.folder_name(progress.step))
 
     def end_requested(self) -> bool:
-        """Return whether a callback of this process has asked to end the training."""
+        """Return whether a callback of this process wants to end the training."""
         return self._end_requested
 
     def end(self) -> None:

@@ -62,6 +62,8 @@ from classify.training.timeline import Timeline
 
 # Rows of a label that may be a typing error.
 _RARE = 2
+# Points of test accuracy that --preset fast is behind on eight sets of 2,000 rows (benchmarks/RESULTS.md, Quality).
+_FAST_COSTS = "1 to 9"
 
 
 @dataclass(frozen=True)
@@ -301,7 +303,8 @@ def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precisi
         return []
     about = f"about {format_seconds(expected.total_seconds)}"
     if inputs.config.training.epochs or inputs.config.training.contrastive_steps:
-        about += f", {format_seconds(expected.fast_seconds)} with --preset fast"
+        fast = format_seconds(expected.fast_seconds)
+        about += f"; {fast} with --preset fast, usually {_FAST_COSTS} points less accurate"
     return [decided("time", about, f"estimated: {list_seconds(expected.seconds)}", "--max-minutes", True)]
 
 
