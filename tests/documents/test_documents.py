@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import settings_page
+from tests.support import python_page, settings_page
 from tests.support.documents import DISTRIBUTED, commands
 from tests.support.processes import ROOT
 
@@ -98,3 +98,7 @@ def test_the_translation_has_the_same_words_of_the_program() -> None:
 
 def test_the_list_of_settings_is_that_of_the_program() -> None:
     assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.render(), settings_page.__doc__
+
+
+def test_the_reference_of_python_is_that_of_the_docstrings() -> None:
+    assert python_page.PAGE.read_text(encoding="utf-8") == python_page.render(), python_page.__doc__
