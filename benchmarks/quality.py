@@ -561,12 +561,12 @@ def main() -> None:
         print("\n".join(["", *table(store, tools, size, options.validation)]))
     for tool in own or [DEFAULT]:
         print("\n".join(["", *goals(store, tool, options.validation)]))
-    print("\nAblations, on validation rows (docs/recipe.md):\n" + ablations())
+    print("\nAblations, on validation rows (benchmarks/recipe.md):\n" + ablations())
 
 
 def ablations() -> str:
-    """What docs/recipe.md says was tried for the recipe, and how it came out."""
-    return (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8").partition("## What was measured\n")[2]
+    """What benchmarks/recipe.md says was tried for the recipe, and how it came out."""
+    return (ROOT / "benchmarks" / "recipe.md").read_text(encoding="utf-8").partition("\n\n")[2]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
 
 # Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
-# a forward pass; docs/recipe.md has what was tried.
+# a forward pass; benchmarks/recipe.md has what was tried.
 FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
 # Deviation of features relative to their size below which dropout may drown them: 0.004 of a random encoder, 0.38 to
 # 0.92 of pretrained ones. Rows that are tried with dropout then.
