@@ -43,6 +43,13 @@ class OutputConfig:
         check=above(0),
         affects={"epochs"},
     )
+    save_minutes: float = option(
+        10.0,
+        "most minutes between checkpoints within an epoch, more where saving would take over 2 % of them; 0: no limit",
+        "--save-minutes",
+        check=at_least(0),
+        affects={"epochs"},
+    )
     save_on_each_node: bool = option(
         False, "write all files on each machine, for machines without a shared disk", "--save-on-each-node"
     )

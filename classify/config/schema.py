@@ -486,6 +486,12 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "--calibrate",
         affects={"result"},
     )
+    on_nan: Literal["stop", "skip"] = option(
+        "stop",
+        "at a loss or gradient that is not finite: stop, or skip the step on all ranks, at most one step in 100",
+        "--on-nan",
+        affects={"later steps", "steps"},
+    )
     max_grad_norm: float = option(
         1.0,
         "clip gradients to this norm; 0: off",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,6 +16,9 @@ from classify.training.setup import TrainingContext
 from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer, describe_divergence
+
+# Most of the time that saving within an epoch may take.
+_SAVING_SHARE = 0.02
 
 
 class Evaluate(Callback):
@@ -79,11 +84,17 @@ class Evaluate(Callback):
 
 
 class Checkpointer(Callback):
-    """Saves at each epoch's end, every --save-steps, at the best score, and where training ends or is stopped."""
+    """Saves at each epoch's end, every --save-steps and --save-minutes, at the best score, and where training ends."""
 
     def __init__(self, context: TrainingContext):
         self.context = context
         self.saved_step: int | None = None
+        self._saved_at, self._cost = time.monotonic(), 0.0
+
+    def is_due(self) -> bool:
+        """Return whether --save-minutes have passed, or so many that saving stays cheap."""
+        seconds = 60 * self.context.config.training.save_minutes
+        return seconds > 0 and time.monotonic() - self._saved_at > max(seconds, self._cost / _SAVING_SHARE)
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         progress = trainer.progress
@@ -99,6 +110,7 @@ class Checkpointer(Callback):
         """
         context, output, progress = self.context, self.context.output, trainer.progress
         context.timeline.end("epochs")
+        begin = time.monotonic()
         limit = context.config.training.save_total_limit
 
         def keep(steps: list[int]) -> set[int]:
@@ -126,7 +138,8 @@ class Checkpointer(Callback):
                     {**state.values, **started_with},
                     keep=keep,
                 )
-        self.saved_step = progress.step
+        self.saved_step, self._saved_at = progress.step, time.monotonic()
+        self._cost = self._saved_at - begin
         context.timeline.end("checkpoints")
 
 

@@ -31,6 +31,8 @@ class Progress:
     time_plan: list[float | None] | None = None
     # Micro-batches per device and step that memory requires, once it has run out.
     min_micro_batches: int = 1
+    # Steps that --on-nan left out.
+    skipped_steps: int = 0
     # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None

@@ -209,6 +209,7 @@ def _write_metrics(results: Results) -> None:
                 "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
                 "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
                 "steps": progress.step,
+                "skipped_steps": progress.skipped_steps,
                 "epochs": progress.position / len(results.splits.train),
                 "loss": progress.mean_loss if progress.step else None,
             },

@@ -137,7 +137,13 @@ def _run(context: TrainingContext) -> Path:
             checkpointer.save(trainer)
         seconds_before_fit = context.timeline.elapsed
         # In this order: a checkpoint holds the score that `Evaluate` has just made.
-        stages.fit(context, trainer, [train_log, evaluate, checkpointer, given], end_requested=given.end_requested)
+        stages.fit(
+            context,
+            trainer,
+            [train_log, evaluate, checkpointer, given],
+            end_requested=given.end_requested,
+            save_requested=checkpointer.is_due,
+        )
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)

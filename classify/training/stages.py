@@ -101,8 +101,9 @@ def fit(
     callbacks: list[Callback],
     stopped_at: str | None = None,
     end_requested: Callable[[], bool] = lambda: False,
+    save_requested: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train to the end, or where `end_requested` on any rank.
+    """Train to the end, or where `end_requested` on any rank; a checkpoint is due where `save_requested`.
 
     Raises Interrupted where any rank received a signal; `stopped_at` says what is saved.
     """
@@ -113,6 +114,7 @@ def fit(
         trainer.fit(
             [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
+            save_requested=save_requested,
             time_limit_reached=lambda: (
                 end_requested() or (minutes is not None and context.timeline.elapsed > 60 * minutes)
             ),

@@ -125,7 +125,7 @@ class Log(Callback):
 
 
 class ProgressCallback(Callback):
-    """Moves the progress bar, and prints a line where memory ran out."""
+    """Moves the progress bar, and prints a line where memory ran out or a step was skipped."""
 
     def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
         self.output, self.metric, self.bar, self.num_micro_batches = output, metric, bar, num_micro_batches
@@ -135,6 +135,8 @@ class ProgressCallback(Callback):
         if trainer.num_micro_batches != self.num_micro_batches:
             self.num_micro_batches = trainer.num_micro_batches
             log_micro_batches(self.output, trainer.progress.step, self.num_micro_batches)
+        if step.skipped:
+            self.output.log(f"note: step {trainer.progress.step} is skipped: its gradient is not finite (--on-nan)")
         if step.metrics is not None and not self.bar.disable:
             loss, rate = step.metrics.loss, step.metrics.rows_per_second
             parts = [f"epoch {trainer.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]

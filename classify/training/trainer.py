@@ -37,6 +37,8 @@ from classify.training.strategies.named_state import Tensors
 
 # Most steps between two stop checks of ranks on accelerators.
 _ASK_STEPS = 10
+# Steps for each that --on-nan may skip, after the first one.
+_STEPS_PER_SKIPPED = 100
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
 
@@ -61,6 +63,7 @@ class StepEnd:
     save_due: bool
     last: bool
     stopped: bool
+    skipped: bool = False  # by --on-nan
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,12 @@ class Trainer:
         *,
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
+        save_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         """Train to the end, calling each callback after each step; see `steps`. A collective."""
-        for event in self.steps(stop_requested=stop_requested, time_limit_reached=time_limit_reached):
+        for event in self.steps(
+            stop_requested=stop_requested, time_limit_reached=time_limit_reached, save_requested=save_requested
+        ):
             for callback in callbacks:
                 callback.on_step_end(self, event)
             if self.progress.is_out_of_patience(self.config.patience):
@@ -184,12 +190,14 @@ class Trainer:
         *,
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
+        save_requested: Callable[[], bool] = lambda: False,
     ) -> Iterator[StepEnd]:
         """Train from the current progress, one event per step. A collective: every rank iterates.
 
         The seconds in `progress` are those of steps alone.
         `stop_requested` returns whether this process received a signal; when any rank did, all finish the step and the
-        event says `stopped`. Where `time_limit_reached` returns True the step is the last.
+        event says `stopped`. Where `time_limit_reached` returns True the step is the last, and where `save_requested`
+        does a checkpoint is due.
         """
         config, progress, end = self.config, self.progress, self.end_position
         total_steps = self.batches.steps_until(end)
@@ -203,6 +211,7 @@ class Trainer:
             set_learning_rate(self.strategy.optimizer, rate)
             if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
+            skipped = progress.skipped_steps
             loss, weight, norm = self.train_step(step)
             recent_loss, recent_weight = recent_loss + loss, recent_weight + weight
             progress.step += 1
@@ -210,11 +219,11 @@ class Trainer:
             progress.tokens += int(self.data.tokens.lengths(self.data.rows[step.indices]).sum())
 
             epoch_ended = step.end % self.batches.num_rows == 0
-            stopped, out_of_time = self._agree_to_stop(stop_requested, time_limit_reached)
+            stopped, out_of_time, save_due = self._agree([stop_requested, time_limit_reached, save_requested])
             last = step.end >= end or out_of_time
             if out_of_time:
                 progress.set_end(progress.position, config)
-            save_due = config.save_steps is not None and progress.step % config.save_steps == 0
+            save_due |= config.save_steps is not None and progress.step % config.save_steps == 0
             eval_due = epoch_ended or last or (config.eval_steps is not None and progress.step % config.eval_steps == 0)
             log_due = progress.step % config.logging_steps == 0 or eval_due or save_due or stopped
             mean = math.nan
@@ -230,21 +239,19 @@ class Trainer:
                 save_due=save_due,
                 last=last,
                 stopped=stopped,
+                skipped=progress.skipped_steps > skipped,
             )
             if stopped or last:
                 return
 
-    def _agree_to_stop(
-        self, stop_requested: Callable[[], bool], time_limit_reached: Callable[[], bool]
-    ) -> tuple[bool, bool]:
-        """Return whether any rank received a signal, and whether any is out of time. A collective."""
+    def _agree(self, questions: Sequence[Callable[[], bool]]) -> list[bool]:
+        """Return for each question whether any rank says yes, or no to all in steps between two exchanges. A collective."""
         world, step = self.world, self.progress.step
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
         often = not world.distributed or world.accelerator.synchronous
         if not often and step % min(self.config.logging_steps, _ASK_STEPS):
-            return False, False
-        stopped, out_of_time = world.all_reduce_sum([float(stop_requested()), float(time_limit_reached())])
-        return stopped > 0, out_of_time > 0
+            return [False] * len(questions)
+        return [answer > 0 for answer in world.all_reduce_sum([float(question()) for question in questions])]
 
     def _record_loss(self, loss: torch.Tensor, weight: float) -> float:
         """Return the exact (weighted) mean of this rank's summed `loss` and those of all ranks. A collective.
@@ -255,7 +262,7 @@ class Trainer:
         total = self.world.all_reduce_sum([float(loss)])[0]
         self.progress.epoch_loss += total
         self.progress.epoch_weight += weight
-        mean = total / weight
+        mean = total / (weight or 1.0)
         if not math.isfinite(mean):
             raise ClassifyError(describe_divergence(self.progress.step, f"the loss is {mean}"))
         return mean
@@ -291,7 +298,17 @@ class Trainer:
                 "moments per trained weight; continue with --resume where more memory is free, or start over with "
                 "--lora, --freeze-layers or a smaller --model."
             )
+        if self.strategy.refuses(norm):
+            self._skip(f"the gradient's norm is {float(norm)}")
+            return torch.zeros_like(total), 0.0, norm
         return total, weight_sum, norm
+
+    def _skip(self, sign: str) -> None:
+        """Count a step that changed nothing. Raises ClassifyError unless --on-nan allows it."""
+        progress = self.progress
+        progress.skipped_steps += 1
+        if self.config.on_nan != "skip" or progress.skipped_steps > 1 + progress.step // _STEPS_PER_SKIPPED:
+            raise ClassifyError(describe_divergence(progress.step + 1, sign))
 
     def compute_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
         """Run the forward and backward passes of a step; its gradients are averaged over ranks.

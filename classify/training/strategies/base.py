@@ -111,15 +111,28 @@ class Strategy:
         self.scaler.scale(loss).backward()
 
     def optimizer_step(self) -> torch.Tensor:
-        """Unscale, clip, step, clear. Returns the gradient's norm before clipping, the same on every rank."""
+        """Unscale, clip, step, clear. Returns the gradient's norm before clipping, the same on every rank.
+
+        Where `refuses` it the weights stay as they are.
+        """
         self.scaler.unscale_(self.optimizer)
         norm = sharding.full_tensor(
             nn.utils.clip_grad_norm_(trained_params(self.optimizer), self.config.max_grad_norm or math.inf)
         )
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        if not self.refuses(norm):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         self.clear_gradients()
         return norm
+
+    def refuses(self, norm: torch.Tensor) -> bool:
+        """Return whether a step of this gradient norm would spoil the weights.
+
+        A gradient scaler notices by itself. A device would wait for the answer in each step, so there it is sought only
+        for `--on-nan skip`.
+        """
+        looks = self.world.accelerator.synchronous or self.config.on_nan == "skip"
+        return looks and not self.scaler.is_enabled() and not math.isfinite(norm)
 
     def clear_gradients(self) -> None:
         """Forget the passes since the last optimizer step, so that they can be repeated."""

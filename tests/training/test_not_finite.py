@@ -1,0 +1,96 @@
+"""Losses that are not finite never reach the weights; checkpoints within an epoch by time."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+import classify
+from classify.errors import ClassifyError
+from classify.training import callbacks
+from tests.support.processes import run_distributed_test
+from tests.support.runs import make_config, read_json
+
+
+class BadSteps:
+    """Cross-entropy that is NaN in some calls, on rank 1 alone where there is one."""
+
+    def __init__(self, *steps: int):
+        self.steps, self.calls = steps, 0
+
+    def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        losses = functional.cross_entropy(logits, targets, reduction="none")
+        is_here = int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1
+        return losses * math.nan if is_here and self.calls in self.steps else losses
+
+
+def train(model: Path, table: Path, out: Path, loss: BadSteps, **changes: Any) -> Path:
+    options = {"folds": 0, "head": "random", "logging_steps": 1, **changes}
+    return classify.train(make_config(model, table, out, **options), loss=loss)
+
+
+def test_training_stops_at_the_step_itself(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    with pytest.raises(ClassifyError, match=r"step 3: the gradient's norm is nan; training has diverged"):
+        train(model_folder, table, tmp_path / "out", BadSteps(3), logging_steps=100)
+    assert not list((tmp_path / "out" / "checkpoints").glob("step-*"))
+
+
+def run_on_each_rank(model: Path, table: Path, out: Path) -> None:
+    train(model, table, out, BadSteps(3), on_nan="skip")
+
+
+@pytest.mark.distributed
+def test_a_step_is_skipped_on_all_ranks(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        run_distributed_test(run_on_each_rank, processes, model_folder, table, out)
+        assert read_json(out / "metrics.json")["train"]["skipped_steps"] == 1
+        assert all(bool(value.isfinite().all()) for value in load_file(out / "model.safetensors").values())
+        assert '"loss": NaN' not in (out / "train_log.jsonl").read_text()
+
+
+def test_a_skipped_step_is_printed(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(model_folder, table, tmp_path / "out", BadSteps(3), on_nan="skip")
+    assert "note: step 3 is skipped: its gradient is not finite (--on-nan)" in capsys.readouterr().out
+
+
+def test_more_than_one_in_a_hundred_is_too_many(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    with pytest.raises(ClassifyError, match="step 5: the gradient's norm is nan"):
+        train(model_folder, table, tmp_path / "out", BadSteps(2, 5), on_nan="skip")
+
+
+def test_checkpoints_by_time(model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within an epoch of a few seconds none; with no time between them, and whatever they cost, one a step."""
+    counts = {}
+    for name, minutes in (("default", 10.0), ("often", 1e-9)):
+        monkeypatch.setattr(callbacks, "_SAVING_SHARE", 0.02 if name == "default" else math.inf)
+        out = train(model_folder, table, tmp_path / name, BadSteps(), save_minutes=minutes, save_total_limit=100)
+        counts[name] = len(list((out / "checkpoints").glob("step-*")))
+    steps = read_json(tmp_path / "often" / "metrics.json")["train"]["steps"]
+    assert counts == {"default": 2, "often": steps}
+    assert steps > 2
+
+
+def test_saving_within_an_epoch_stays_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a checkpoint that took 30 s the next one is due after 25 minutes, not 10."""
+    clock = [0.0]
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: clock[0])
+    context: Any = type("", (), {"config": type("", (), {"training": type("", (), {"save_minutes": 10.0})})})
+    saver = callbacks.Checkpointer(context)
+    clock[0] = 601.0
+    assert saver.is_due()
+    saver._saved_at, saver._cost = 601.0, 30.0
+    clock[0] = 601.0 + 1_499.0
+    assert not saver.is_due()
+    clock[0] = 601.0 + 1_501.0
+    assert saver.is_due()
