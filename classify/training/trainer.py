@@ -226,6 +226,7 @@ class Trainer:
             save_due |= config.save_steps is not None and progress.step % config.save_steps == 0
             eval_due = epoch_ended or last or (config.eval_steps is not None and progress.step % config.eval_steps == 0)
             log_due = progress.step % config.logging_steps == 0 or eval_due or save_due or stopped
+            log_due &= recent_weight > 0  # all may have been skipped
             mean = math.nan
             if log_due:
                 mean = self._record_loss(recent_loss, recent_weight)
@@ -245,7 +246,7 @@ class Trainer:
                 return
 
     def _agree(self, questions: Sequence[Callable[[], bool]]) -> list[bool]:
-        """Return for each question whether any rank says yes, or no to all in steps between two exchanges. A collective."""
+        """Return for each question whether any rank says yes; in steps without an exchange no to all. A collective."""
         world, step = self.world, self.progress.step
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
         often = not world.distributed or world.accelerator.synchronous
@@ -262,7 +263,7 @@ class Trainer:
         total = self.world.all_reduce_sum([float(loss)])[0]
         self.progress.epoch_loss += total
         self.progress.epoch_weight += weight
-        mean = total / (weight or 1.0)
+        mean = total / weight
         if not math.isfinite(mean):
             raise ClassifyError(describe_divergence(self.progress.step, f"the loss is {mean}"))
         return mean
