@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ ERRORS = frozenset({"loss", "mse", "mae"})
 # Of the normal distribution, for intervals of 95 %.
 _NORMAL_QUANTILE = 1.959963984540054
 _RESAMPLES = 1000
+_SHARE = re.compile(
+    r"((macro|micro|weighted)_)?f1|((balanced|subset|top_\d+)_)?accuracy|(average_)?precision|recall|jaccard"
+)
 # Numbers of resamples that are held at a time.
 _CELLS = 5_000_000
 # Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
@@ -68,8 +72,8 @@ def display_name(name: str) -> str:
 
 
 def is_share(name: str) -> bool:
-    """Return whether a metric is between 0 and 1, so that it is read in percent."""
-    return any(word in name for word in ("accuracy", "f1", "precision", "recall"))
+    """Return whether a metric of this program is a share, which reads best in percent."""
+    return _SHARE.fullmatch(name) is not None
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def _write(
         metrics[COLUMN] = scope.describe(in_scope, right, outside[:, -1])
     data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
     record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
+    record["date"] = datetime.now().isoformat(timespec="seconds")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / OUTSIDE_FILE).unlink(missing_ok=True)  # of an earlier evaluation
     with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations

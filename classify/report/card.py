@@ -12,7 +12,7 @@ from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
 from classify.report.environment import templates
 from classify.report.result import Result
-from classify.report.verdict import WEAK, usefulness
+from classify.report.verdict import WEAK, find_thresholds, usefulness
 
 FILE = "README.md"
 # Share of the training texts from which a language is named.
@@ -49,6 +49,8 @@ def render(result: Result) -> str:
             languages=languages,
             max_length=settings["max_length"],
             automated=" ".join(usefulness(result)),
+            has_confidence=result.task.has_confidence,
+            thresholds=find_thresholds(result) if result.task.has_confidence else [],
             pair=result.reads_pairs,
             cuts_alike=settings.get("long_text", TRUNCATE.name) == TRUNCATE.name,
             inspection=run.get("inspection"),

@@ -106,9 +106,11 @@ class _Axes:
         return _round(_TOP + (self._size[1] - _BOTTOM - _TOP) * (high - value) / (high - low))
 
 
-def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str) -> str:
-    """Draw up to two lines: (name, x values, y values)."""
+def lines(series: Sequence[tuple[str, Array, Array]], *, x: str, y: str, highest: float | None = None) -> str:
+    """Draw up to two lines: (name, x values, y values), no value above the `highest` that can be."""
     x_range, y_range = (_range(np.concatenate([one[axis] for one in series])) for axis in (1, 2))
+    if highest is not None:
+        x_range, y_range = ((min(low, highest - 1), highest) for low, _ in (x_range, y_range))
     axes = _Axes(x, y, x_range, y_range)
     for (name, xs, ys), colour in zip(series, _COLOURS, strict=False):
         axes.line(xs, ys, colour, name if len(series) > 1 else "")

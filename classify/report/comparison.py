@@ -151,7 +151,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         scores = task.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
         reference = scores if reference is None else reference
-        trained = int(result.metrics.get("trained_rows") or 0)
+        trained = result.trained_rows
         runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, trained))
     return Comparison(tuple(runs), int(same.sum()), int((~same).sum()), unknown)
 

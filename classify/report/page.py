@@ -52,11 +52,12 @@ def render(result: Result) -> str:
 
 def _describe_origin(result: Result) -> str:
     """Return the table, the model and the day."""
-    day = datetime.fromtimestamp((result.folder / "metrics.json").stat().st_mtime).strftime("%-d %B %Y")
-    data = result.run["data"]["path"]
+    data, day = result.run["data"]["path"], ""
+    if "date" in result.run:  # not in runs of earlier versions
+        day = f"{datetime.fromisoformat(result.run['date']):, %-d %B %Y}"
     if not result.is_training:
-        return f"{result.model} scored on {data}, {day}"
-    return f"trained on {data} from {result.run['config']['model']['model']}, {day}"
+        return f"{result.model} scored on {data}{day}"
+    return f"trained on {data} from {result.run['config']['model']['model']}{day}"
 
 
 def _render(template: str, **values: Any) -> str:

@@ -74,6 +74,11 @@ class Result:
         return self.model == self.folder
 
     @property
+    def trained_rows(self) -> int:
+        """Return how many rows of an evaluation the model was trained on."""
+        return int(self.metrics.get("trained_rows") or 0)
+
+    @property
     def language(self) -> str | None:
         """Return the code of the language that most texts are in; None where they are mixed, or it is not known."""
         shares = self.settings.get("languages", {}) if self.is_training else {}

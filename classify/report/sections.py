@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.learning_curve import Curve
-from classify.evaluation.metrics import accuracy_interval, display_name, is_share, softmax, wilson_interval
+from classify.evaluation.metrics import ERRORS, accuracy_interval, display_name, is_share, softmax, wilson_interval
 from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
@@ -33,8 +33,8 @@ from classify.training.table_report import describe_spread
 _TABLE, _DRAWN = 12, 150
 # Rows of a bin of the reliability diagram, and of a bar of the lengths.
 _ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
-# Errors and suspects, confusions with texts, texts of each, and bars of the confidence.
-_LISTED, _CONFUSIONS, _EXAMPLES, _BARS = 100, 40, 5, 10
+# Errors and suspects, texts of a confusion, and bars of the confidence.
+_LISTED, _EXAMPLES, _BARS = 100, 5, 10
 _TEXT = 400
 _UNEXPLAINED: Mapping[str, Any] = {"output": "", "words": []}
 # Precision for which a command is shown.
@@ -145,10 +145,11 @@ def per_class(result: Result) -> Mapping[str, Any] | None:
     columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
     rows = []
     for name, values in sorted(per_class.items(), key=lambda item: -item[1]["support"]):
-        right = round(values["recall"] * values["support"])
-        counts = {"recall": values["support"], "precision": values["precision"] and round(right / values["precision"])}
+        right, predicted = round(values["recall"] * values["support"]), _count_predicted(result, name)
+        counts = {"recall": values["support"], "precision": predicted}
         intervals = {key: accuracy_interval(right, rows) for key, rows in counts.items() if rows}
-        cells = [(values[key], intervals.get(key)) for key in columns]
+        # A class without rows has no recall, and one that is never predicted no precision.
+        cells = [(values[key] if counts.get(key, values["support"]) else None, intervals.get(key)) for key in columns]
         rows.append({"name": name, "cells": cells, "support": values["support"]})
     return {"rows": rows, "names": [display_name(key) for key in columns]} if rows else None
 
@@ -160,7 +161,7 @@ def confusion(result: Result) -> Mapping[str, Any] | None:
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(counts, (result.rows.targets, result.predicted), 1)
     wrong = counts - np.diag(np.diag(counts))
-    places = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+    places = np.argsort(-wrong, axis=None, kind="stable")[: _TABLE * (_TABLE - 1)]
     pairs = {
         (row, column): {
             "of": labels[row],
@@ -215,12 +216,14 @@ def automation(result: Result) -> Mapping[str, Any]:
     precise = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     counts = [np.histogram(confidence[one], ends)[0].tolist() for one in (right, ~right)]
     x, y = "% of the texts, the most certain first", "% of them right"
+    if result.trained_rows:  # too good to choose by
+        advised = None
     # `predict --min-precision` uses the training run's rows, not these.
     flag = advised and (
         f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
     )
     return {
-        "chart": charts.lines([("", 100 * shares[drawn], 100 * precise[drawn])], x=x, y=y),
+        "chart": charts.lines([("", 100 * shares[drawn], 100 * precise[drawn])], x=x, y=y, highest=100),
         "histogram": charts.counts(
             [f"{100 * end:.0f}" for end in ends[:-1]],
             [("right", counts[0]), ("wrong", counts[1])],
@@ -369,6 +372,8 @@ def slices(result: Result) -> Mapping[str, Any] | None:
     found = list_slices(result.texts, result.other_columns, several_languages=several, seed=0)
     weak, tested = find_weak(found, scores)
     metric = result.task.row_metric
+    if metric in ERRORS:  # scores are larger for better rows
+        weak = [replace(one, score=-one.score, rest=-one.rest, interval=_negate(one.interval)) for one in weak]
     return {"weak": weak, "tested": tested, "metric": metric, "name": display_name(metric)} if tested else None
 
 
@@ -422,8 +427,19 @@ def glossary(_: Result) -> Mapping[str, Any]:
     return {"terms": [(anchor(word), word, text) for word, text in sorted(GLOSSARY.items(), key=_without_case)]}
 
 
+def _count_predicted(result: Result, label: str) -> int:
+    """Return the number of rows that a label is predicted for."""
+    number = result.task.labels.index(label)
+    return int((result.predicted[:, number] if result.predicted.ndim == 2 else result.predicted == number).sum())
+
+
 def _without_case(item: tuple[str, str]) -> str:
     return item[0].lower()
+
+
+def _negate(interval: tuple[float, float]) -> tuple[float, float]:
+    low, high = interval
+    return -high, -low
 
 
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from classify.evaluation import suspects_file
 from classify.evaluation.automation import Threshold, find_threshold
 from classify.evaluation.learning_curve import Curve
-from classify.evaluation.metrics import display_name, is_share
+from classify.evaluation.metrics import ERRORS, display_name, is_share
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.environment import count, percent, show, show_range
 from classify.report.result import Result
@@ -37,7 +37,10 @@ class Step:
 
 def sentences(result: Result) -> list[str]:
     """Return the sentences."""
-    return [_purpose(result), _quality(result), *_guessing(result), _comparison(result), *usefulness(result)]
+    found = [_purpose(result), _quality(result), *_guessing(result), _comparison(result)]
+    if trained := result.trained_rows:
+        return [*found, f"It was trained on {count(trained, 'row')} of these, so the scores are too high."]
+    return [*found, *usefulness(result)]
 
 
 def _purpose(result: Result) -> str:
@@ -59,8 +62,10 @@ def _quality(result: Result) -> str:
 
 
 def _of_100(share: float) -> str:
-    """Return a share of 100 cases, with a digit more where nearly all are right."""
-    return f"{100 * share:.1f}" if _NEARLY_ALL < share < 1 else f"{100 * share:.0f}"
+    """Return a share of 100 cases, with a digit more where nearly all or none are right; never all if it is less."""
+    if share in (0, 1) or 1 - _NEARLY_ALL < share < _NEARLY_ALL:
+        return f"{100 * share:.0f}"
+    return f"{min(max(100 * share, 0.1), 99.9):.1f}"
 
 
 def _guessing(result: Result) -> list[str]:
@@ -101,15 +106,18 @@ def _comparison(result: Result) -> str:
     if baseline is None:
         return "There is no TF-IDF baseline: the texts have no words to count."
     name, paired = result.task.row_metric, baseline["paired"]
-    gain = abs(result.scores[name] - baseline[name])
-    points = f"{100 * gain:.1f} points" if is_share(name) else f"{gain:.3f} in {display_name(name)}"
-    other = f"a linear model on TF-IDF ({show(name, baseline[name])})"
+    gain = result.scores[name] - baseline[name]
+    size = f"{100 * abs(gain):.1f} points" if is_share(name) else f"{abs(gain):.3f}"
+    values = f"{display_name(name)} {show(name, result.scores[name])} against {show(name, baseline[name])}"
+    other = f"a linear model on TF-IDF ({values})"
     p = f"p < {_CERTAIN}" if paired["p"] < _CERTAIN else f"p = {paired['p']:.3f}"
     counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {p}"
     if paired["p"] >= _SURE:
         return f"It is not clearly better than {other}: {counted}."
-    word = "better" if paired["better"] > paired["worse"] else "worse"
-    return f"It is {word} than {other} by {points}: {counted}."
+    is_better = paired["better"] > paired["worse"]
+    if is_better == ((gain < 0) == (name in ERRORS)):
+        return f"It is {'better' if is_better else 'worse'} than {other} by {size}: {counted}."
+    return f"Against {other} it is {counted}, yet not on average."
 
 
 def find_steps(result: Result) -> list[Step]:

@@ -1,4 +1,4 @@
-"""Fit a run's baseline, here or in another process: `python -m classify.tasks.baseline_job`.
+"""Fit a run's baseline, here or in another process.
 
 The other process gets the job as JSON by its standard input and answers in JSON; nothing is unpickled. It imports no
 torch, and the script that trains is not imported again.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ from classify.tasks.base import Task
 from classify.tasks.registry import task_of
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
+# The package is looked for last, and nothing in the working folder.
+_PROGRAM = f"import sys; sys.path.append({str(_ROOT)!r}); from classify.tasks.baseline_job import main; main()"
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,11 @@ class BaselineJob:
         with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
             _write({**vars(self), "task": task}, file)
             file.seek(0)
-            path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
             process = subprocess.Popen(
-                [sys.executable, "-m", "classify.tasks.baseline_job"],
-                env={**os.environ, "PYTHONPATH": path},
+                [sys.executable, "-P", "-c", _PROGRAM],
                 stdin=file,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
                 preexec_fn=make_parent_death_hook(),
             )
@@ -74,13 +73,20 @@ class RunningJob:
 
     def result(self) -> Baseline:
         """Wait for the baseline. Raises what `BaselineJob.result` raises; MemoryError where the process was killed."""
-        output, _ = self.process.communicate()
+        output, errors = self.process.communicate()
+        if self.process.returncode < 0:
+            raise MemoryError(f"its process was ended by signal {-self.process.returncode}")
         if self.process.returncode:
-            raise MemoryError(f"its process ended with {self.process.returncode}")
+            raise RuntimeError(f"the process of the baseline failed:\n{errors.decode(errors='replace')}")
         found = _read(json.loads(output))
         if "error" in found:
             raise ValueError(found["error"])
         return Baseline(**found)
+
+    def end(self) -> None:
+        """End the process if it still runs."""
+        self.process.kill()
+        self.process.communicate()
 
 
 def _write(values: dict[str, Any], file: IO[str]) -> None:
@@ -104,7 +110,3 @@ def main() -> None:
     except ValueError as error:
         found = {"error": str(error)}
     _write(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from classify.errors import ClassifyError
+from classify.errors import ClassifyError, InputError
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.parts import StepState
@@ -74,6 +74,8 @@ class Evaluate(Callback):
         split = context.splits.validation
         logits = context.compute_logits(split)
         score = context.score(context.inputs.task, logits, split.targets)
+        if context.selection_metric not in score.values:
+            raise InputError(f"metrics: {context.selection_metric!r} is not defined on the validation rows.")
         # Rank 0's for all: scores that differ in the last bit may be ranked otherwise on another rank's processor.
         values = context.world.broadcast(score.values)
         better = progress.add_score(values, trainer.epoch, context.selection_metric)
@@ -92,7 +94,7 @@ class Checkpointer(Callback):
         self._saved_at, self._cost = time.monotonic(), 0.0
 
     def is_due(self) -> bool:
-        """Return whether --save-minutes have passed, or so many that saving stays cheap."""
+        """Return whether --save-minutes have passed, or more, so that saving stays cheap."""
         seconds = 60 * self.context.config.training.save_minutes
         return seconds > 0 and time.monotonic() - self._saved_at > max(seconds, self._cost / _SAVING_SHARE)
 

@@ -215,4 +215,4 @@ def _score_unseen(context: TrainingContext, final: Final) -> metrics.Scores | No
         return None
     unseen = np.ones(len(test), dtype=bool)
     unseen[list(in_training)] = False
-    return context.score(final.task, final.scored[unseen], test.targets[unseen])
+    return final.task.score(final.scored[unseen], test.targets[unseen], context.config.training.seed)

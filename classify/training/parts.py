@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +44,16 @@ class StepState:
 
 
 class TrainerCallback:
-    """Looks at a training between two steps; override what is of interest. Every process calls its own."""
+    """Looks at a training between two steps; override what is of interest. Every process calls its own.
+
+    Contrastive steps and the models of folds are not seen.
+    """
 
     def on_step_end(self, state: StepState) -> bool | None:
-        """After each step. Returning True in any process ends the training after the next step, which is scored."""
+        """After each step. Returning True in any process ends the training, with a last step that is scored.
+
+        That is the next step, or on several devices one of the next ten.
+        """
 
     def on_evaluate(self, state: StepState, metrics: Mapping[str, float]) -> None:
         """After the validation rows were scored."""
@@ -55,7 +62,7 @@ class TrainerCallback:
         """After a checkpoint was written."""
 
     def on_train_end(self, folder: Path) -> None:
-        """After all files of the run were written into `folder`."""
+        """After the model and its scores were written into `folder`; the report and the model card follow."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +74,29 @@ class Parts:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     optimizer: OptimizerFactory | None = None
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for a part that is none."""
+        for callback in self.callbacks:
+            if not isinstance(callback, TrainerCallback):
+                raise TypeError(f"callbacks: expected objects of classify.TrainerCallback. Got {callback!r} instead.")
+        functions = {"loss": self.loss, "optimizer": self.optimizer, **self.metrics}
+        for name, function in functions.items():
+            if function is not None and not callable(function):
+                raise TypeError(f"{name}: expected a function. Got {function!r} instead.")
+
     def names(self) -> dict[str, Any] | None:
         """Return the names of loss, metrics and optimizer, which a resumed run must give again; None without any."""
-        named = {"loss": self.loss, "optimizer": self.optimizer, **self.metrics}
-        return {key: _name(value) for key, value in named.items() if value is not None} or None
+        named = {"loss": self.loss, "optimizer": self.optimizer}
+        found: dict[str, Any] = {key: _name(value) for key, value in named.items() if value is not None}
+        if self.metrics:
+            found["metrics"] = {name: _name(metric) for name, metric in self.metrics.items()}
+        return found or None
 
     def check(self, task: Task, config: TrainingConfig) -> None:
         """Raise InputError for parts that do not fit a task or the settings."""
-        known = {*task.selection, "loss", "rows", "per_class"}
-        if taken := sorted(known & set(self.metrics)):
-            raise InputError(f"metrics: {taken[0]!r} is a metric of this task; give yours another name.")
+        known = {*task.selection, "loss", "rows", "per_class", "method", "thresholds", "unseen", "step", "epoch"}
+        if taken := sorted(name for name in self.metrics if name in known or name.endswith("_interval")):
+            raise InputError(f"metrics: {taken[0]!r} is a name of the program's; give yours another.")
         settings = {
             "class_weights": config.class_weights != "none",
             "label_smoothing_factor": config.label_smoothing_factor > 0,
@@ -90,13 +110,16 @@ class Parts:
         return own if self.loss is None else _GivenLoss(self.loss, own)
 
     def add_metrics(self, scores: Scores, probabilities: npt.NDArray[np.float64], targets: npt.NDArray[Any]) -> Scores:
-        """Return the scores with the given metrics. Raises InputError for one that is no finite number."""
-        if not self.metrics:
-            return scores
-        found = {name: float(metric(probabilities, targets)) for name, metric in self.metrics.items()}
-        if wrong := [name for name, value in found.items() if not math.isfinite(value)]:
-            raise InputError(f"metrics: {wrong[0]!r} returned {found[wrong[0]]}; expected a finite number.")
-        return dataclasses.replace(scores, details={**scores.details, **found})
+        """Return the scores with the given metrics, without those that are not defined on these rows.
+
+        Such a metric raises ValueError, or returns no finite number.
+        """
+        found = {}
+        for name, metric in self.metrics.items():
+            with contextlib.suppress(ValueError):
+                found[name] = float(metric(probabilities, targets))
+        defined = {name: value for name, value in found.items() if math.isfinite(value)}
+        return dataclasses.replace(scores, details={**scores.details, **defined}) if defined else scores
 
 
 NO_PARTS = Parts()

@@ -26,7 +26,7 @@ class Progress:
     # Summed loss and weight of the epoch so far.
     epoch_loss: float = 0.0
     epoch_weight: float = 0.0
-    # Position at which a time limit ends training, and the limits that it was measured for.
+    # Position at which a time limit or a callback ends training, and the limits that this was decided for.
     end: int | None = None
     time_plan: list[float | None] | None = None
     # Micro-batches per device and step that memory requires, once it has run out.
@@ -48,11 +48,11 @@ class Progress:
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
     def set_end(self, end: int, config: TrainingConfig) -> None:
-        """Remember where a time limit ends training."""
+        """Remember where a time limit or a callback ends training."""
         self.end, self.time_plan = end, _time_plan(config)
 
     def is_planned_for(self, config: TrainingConfig) -> bool:
-        """Return whether `end` was measured for these limits."""
+        """Return whether `end` was decided for these limits."""
         return self.end is not None and self.time_plan == _time_plan(config)
 
     def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
@@ -106,7 +106,7 @@ def compute_end_of_training(config: TrainingConfig, batches: BatchSampler, progr
     """Return the rows consumed at the end of training, as far as that is known now."""
     if progress.is_out_of_patience(config.patience):
         return progress.position
-    if config.max_minutes is not None and progress.is_planned_for(config):
+    if progress.is_planned_for(config):
         assert progress.end is not None
         return progress.end
     return batches.compute_end(config.epochs, config.max_steps)

@@ -91,7 +91,7 @@ class Results:
         timeline = self.context.timeline
         timeline.end("files")
         try:
-            return self.context.fit_baseline()
+            return self.context.baseline.result()
         except (ValueError, MemoryError) as error:
             self.context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
             return None

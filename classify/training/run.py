@@ -117,6 +117,7 @@ def _run(context: TrainingContext) -> Path:
     if saved is not None:
         resume.log_changes(output, context.settings, saved)
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
+        opened.enter_context(context.baseline)
         out_of_fold = None
         if context.splits.folds is not None:
             out_of_fold = cross_validate(context)

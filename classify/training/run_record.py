@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,6 +81,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "command": sys.orig_argv,
         "commands": [],
         "cwd": os.getcwd(),
+        "date": datetime.now().isoformat(timespec="seconds"),
         "given": config.explicit_values(),
         "config": config.to_dict(),
         "sources": {name: str(source) for name, source in config.sources.items()},

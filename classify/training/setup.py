@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,6 @@ from classify.distributed.batch_norm import describe_synchronization
 from classify.distributed.memory import attempt, out_of_memory, release_cache
 from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
-from classify.evaluation.baseline import Baseline
 from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import Array, Scores
 from classify.findings import Finding, decided, decisions, note, notes
@@ -49,8 +48,8 @@ from classify.modeling.precision import (
 )
 from classify.tables.table import Table
 from classify.tasks.base import Task
-from classify.tasks.baseline_job import BaselineJob
 from classify.training import resume
+from classify.training.baseline_fit import BaselineFit, has_idle_cores
 from classify.training.checkpoint import Checkpoint
 from classify.training.estimate import estimate
 from classify.training.inputs import RunInputs
@@ -99,7 +98,7 @@ def _digest(table: Table, columns: Sequence[str]) -> str:
 class TrainingContext:
     """A run on this process before its first step; frozen.
 
-    `checkpoint` is the one to continue from; `fit_baseline` is called once, at the end.
+    `checkpoint` is the one to continue from; `baseline` is one to enter.
     """
 
     inputs: RunInputs
@@ -109,7 +108,7 @@ class TrainingContext:
     strategy: Strategy
     findings: tuple[Finding, ...]
     checkpoint: Checkpoint | None
-    fit_baseline: Callable[[], Baseline]
+    baseline: BaselineFit
     timeline: Timeline
 
     @property
@@ -261,32 +260,10 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
         findings = (*inputs.findings, *found)
-        baseline = _plan_baseline(inputs, world, is_writer=output.is_writer)
+        baseline = BaselineFit(inputs, beside=output.is_writer and has_idle_cores(world))
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, baseline, timeline)
         _describe(context, found)
         yield context
-
-
-def _plan_baseline(inputs: RunInputs, world: World, *, is_writer: bool) -> Callable[[], Baseline]:
-    """Return a function that fits the baseline; where devices leave cores idle, it is being fitted from now on."""
-    is_idle = not world.accelerator.synchronous and launcher.available_cores() > world.plan.launch.local_world_size
-    if is_writer and is_idle:
-        return _baseline_job(inputs).start().result
-    return lambda: _baseline_job(inputs).result()
-
-
-def _baseline_job(inputs: RunInputs) -> BaselineJob:
-    splits, text = inputs.splits, inputs.splits.columns.text
-    has_folds = splits.scored is splits.train
-    return BaselineJob(
-        task=inputs.task,
-        texts=splits.train.texts(text),
-        targets=splits.train.targets,
-        scored_texts=[] if has_folds else splits.scored.texts(text),
-        scored_targets=splits.scored.targets,
-        folds=splits.folds if has_folds else None,
-        seed=inputs.config.training.seed,
-    )
 
 
 def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precision: Precision) -> list[Finding]:

@@ -132,6 +132,34 @@ def test_a_metric_selects_and_is_written(model_folder: Path, table: Path, tmp_pa
     assert metrics["test"]["falling"] < metrics["eval"]["falling"] < 0
 
 
+def only_on_many_rows(probabilities: Any, targets: Any) -> float:
+    if len(targets) < 15:
+        raise ValueError("too few rows")
+    return 0.5
+
+
+def test_a_metric_is_left_out_where_it_is_not_defined(model_folder: Path, tmp_path: Path) -> None:
+    table = CASES["joined"].write(tmp_path / "my.csv", 200)
+    test = CASES["joined"].write(tmp_path / "test.csv", 9)
+    options = {**CASES["joined"].options, "folds": 0, "max_steps": 1, "test_data": str(test)}
+    folder = classify.train(
+        make_config(model_folder, table, tmp_path / "out", **options), metrics={"many": only_on_many_rows}
+    )
+    metrics = read_json(folder / "metrics.json")
+    assert metrics["eval"]["many"] == 0.5
+    assert "many" not in metrics["test"]
+
+
+def test_a_run_that_a_callback_ended_is_finished(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"folds": 0, "num_train_epochs": 3.0}
+    classify.train(make_config(model_folder, table, tmp_path / "out", **options), callbacks=[Recorder(last=2)])
+    capsys.readouterr()
+    classify.train(make_config(model_folder, table, tmp_path / "out", **options, resume_from_checkpoint=True))
+    assert "this run is finished; nothing to do" in capsys.readouterr().out
+
+
 def test_a_resumed_run_wants_the_same_parts(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,8 +176,12 @@ def test_a_resumed_run_wants_the_same_parts(
     ("parts", "options", "error", "words"),
     [
         ({"loss": lambda logits, targets: logits.sum()}, {}, TypeError, "expected one value per row"),
-        ({"metrics": {"half": lambda p, t: np.nan}}, {}, InputError, "'half' returned nan"),
-        ({"metrics": {"macro_f1": lambda p, t: 0.0}}, {}, InputError, "is a metric of this task"),
+        ({"metrics": {"half": lambda p, t: np.nan}}, {"metric_for_best_model": "half"}, InputError, "is not defined"),
+        ({"metrics": {"macro_f1": lambda p, t: 0.0}}, {}, InputError, "is a name of the program's"),
+        ({"metrics": {"my_interval": lambda p, t: 0.0}}, {}, InputError, "is a name of the program's"),
+        ({"metrics": {"mine": 3}}, {}, TypeError, "mine: expected a function"),
+        ({"loss": 3.5}, {}, TypeError, "loss: expected a function"),
+        ({"callbacks": [Recorder]}, {}, TypeError, "expected objects of classify.TrainerCallback"),
         ({"loss": cross_entropy}, {"loss": "focal"}, InputError, "takes the place of loss='focal'"),
         ({"metrics": {"mine": lambda p, t: 0.0}}, {"metric_for_best_model": "yours"}, InputError, "mine for this"),
     ],

@@ -87,5 +87,5 @@ def test_another_process_says_what_it_could_not_fit() -> None:
         running.result()
     killed = BaselineJob(SingleLabel(["a", "b"]), ["no"] * 10, targets, ["?"], targets[:1], None, seed=1).start()
     killed.process.kill()
-    with pytest.raises(MemoryError, match="ended with -9"):
+    with pytest.raises(MemoryError, match="ended by signal 9"):
         killed.result()

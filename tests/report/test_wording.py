@@ -13,10 +13,10 @@ from classify.evaluation.scored_rows import SignTest
 from classify.report.comparison import ComparedRun, Comparison, verdict
 from classify.report.page import write_comparison, write_report
 from classify.report.result import Result
-from classify.report.verdict import find_steps, sentences
+from classify.report.verdict import _of_100, find_steps, sentences
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.runs import make_config
+from tests.support.runs import make_config, read_json
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,30 @@ def test_one_row_better_than_the_baseline(trained: Path) -> None:
     baseline = {**result.metrics["baseline"], "paired": {"better": 1, "worse": 1_200, "p": 0.0}}
     result = dataclasses.replace(result, metrics={**result.metrics, "baseline": baseline})
     assert "better on 1 row, worse on 1,200, p < 0.001" in sentences(result)[3]
+
+
+def test_a_mean_that_contradicts_the_sign_test_is_no_gain(trained: Path) -> None:
+    result = Result.read(trained)
+    worse = {**result.metrics["baseline"], "accuracy": 1.0, "paired": {"better": 60, "worse": 5, "p": 0.0}}
+    result = dataclasses.replace(result, metrics={**result.metrics, "baseline": worse})
+    assert sentences(result)[3].endswith("better on 60 rows, worse on 5, p < 0.001, yet not on average.")
+
+
+def test_scores_of_rows_that_were_trained_on_are_called_too_high(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "e"
+    table = read_json(trained / "run.json")["data"]["path"]
+    assert main(["evaluate", "--model", str(trained), "--data", table, "--output-dir", str(out), "--cpu"]) == 0
+    said = sentences(Result.read(out))
+    assert said[-1].endswith("of these, so the scores are too high.")
+    assert not any("without a look" in sentence for sentence in said)
+    assert "--min-confidence" not in write_report(out).read_text()
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(1.0, "100"), (0.9996, "99.9"), (0.96, "96.0"), (0.5, "50"), (0.004, "0.4"), (0.0, "0")]
+)
+def test_nearly_all_is_not_all(share: float, shown: str) -> None:
+    assert _of_100(share) == shown
 
 
 def test_one_suspect(trained: Path, tmp_path: Path) -> None:
