@@ -156,7 +156,7 @@ def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_on_the_disk(
 
 
 FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
-LAST = 20
+LAST = 26
 
 
 def save_until_killed(folder: Path, at: int) -> None:
