@@ -205,7 +205,7 @@ def train(
 
     if isinstance(loss, str):
         options["loss"] = loss
-    parts = Parts(tuple(callbacks), None if isinstance(loss, str) else loss, dict(metrics or {}), optimizer)
+    parts = Parts(callbacks, None if isinstance(loss, str) else loss, metrics or {}, optimizer)
     place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
         if labels is not None or options or isinstance(loss, str):

@@ -203,6 +203,8 @@ def automation(result: Result) -> Mapping[str, Any]:
     confidence, right = result.probabilities.max(axis=1), result.predicted == result.rows.targets
     thresholds = find_thresholds(result)
     advised = next((one for one in thresholds if one.precision == _ADVISED), thresholds[0] if thresholds else None)
+    if result.trained_rows:  # too good to choose by
+        advised = None
     by_class = []
     certain = confidence >= (advised.confidence if advised else np.inf)
     for number, label in enumerate(result.task.labels):
@@ -216,8 +218,6 @@ def automation(result: Result) -> Mapping[str, Any]:
     precise = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     counts = [np.histogram(confidence[one], ends)[0].tolist() for one in (right, ~right)]
     x, y = "% of the texts, the most certain first", "% of them right"
-    if result.trained_rows:  # too good to choose by
-        advised = None
     # `predict --min-precision` uses the training run's rows, not these.
     flag = advised and (
         f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"

@@ -46,7 +46,10 @@ def make_optimizer(
         for (decayed, below_top), parameters in groups.items()
     ]
     if factory is not None:
-        return factory(parameter_groups)
+        made = factory(parameter_groups)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise TypeError(f"optimizer: expected a torch.optim.Optimizer. Got {made!r} instead.")
+        return made
     return torch.optim.AdamW(
         parameter_groups,
         lr=config.peak_learning_rate,  # each step sets its own

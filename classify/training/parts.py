@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,10 @@ class Parts:
 
     def __post_init__(self) -> None:
         """Raise TypeError for a part that is none."""
+        if not isinstance(self.metrics, Mapping):
+            raise TypeError(f"metrics: expected a dictionary of functions by name. Got {self.metrics!r} instead.")
+        if isinstance(self.callbacks, TrainerCallback):
+            raise TypeError("callbacks: expected a list. Got a single one instead.")
         for callback in self.callbacks:
             if not isinstance(callback, TrainerCallback):
                 raise TypeError(f"callbacks: expected objects of classify.TrainerCallback. Got {callback!r} instead.")
@@ -114,10 +119,13 @@ class Parts:
 
         Such a metric raises ValueError, or returns no finite number.
         """
-        found = {}
+        found: dict[str, float] = {}
         for name, metric in self.metrics.items():
             with contextlib.suppress(ValueError):
-                found[name] = float(metric(probabilities, targets))
+                value = metric(probabilities, targets)
+                if np.ndim(value) or not isinstance(value, numbers.Real | np.ndarray):
+                    raise TypeError(f"metrics: {name!r} must return a number. Got {value!r} instead.")
+                found[name] = float(value)
         defined = {name: value for name, value in found.items() if math.isfinite(value)}
         return dataclasses.replace(scores, details={**scores.details, **defined}) if defined else scores
 
@@ -137,6 +145,8 @@ class _GivenLoss(Loss):
         absent = targets.isnan() if math.isnan(self.padding) else targets == self.padding
         rows = absent.reshape(len(targets), -1).any(dim=1)
         losses = self._function(logits.float(), self._own.aims(targets.masked_fill(absent, 0)))
+        if not hasattr(losses, "requires_grad") or (logits.requires_grad and not losses.requires_grad):
+            raise TypeError("loss: expected a tensor with a gradient; compute it from the logits with torch alone.")
         if tuple(losses.shape) != (len(targets),):
             raise TypeError(
                 f"loss: expected one value per row, shape ({len(targets)},), of logits {tuple(logits.shape)} and "

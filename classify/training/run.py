@@ -183,7 +183,9 @@ def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evalu
     metrics = {} if score is None else score.metrics
     trainer.probe_metrics = {**metrics, "seconds": seconds}
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
+    names = max(0, rows - len(trainer.data.rows))  # of labels, as texts
+    counted = f"{rows - names:,} rows" + (f" and {names} label names" if names else "")
     output.log(
-        f"head: {context.inputs.task.probe} fitted on the features of {rows:,} rows{validated} "
+        f"head: {context.inputs.task.probe} fitted on the features of {counted}{validated} "
         f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
     )

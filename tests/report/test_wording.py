@@ -65,6 +65,7 @@ def test_scores_of_rows_that_were_trained_on_are_called_too_high(trained: Path, 
     out = tmp_path / "e"
     table = read_json(trained / "run.json")["data"]["path"]
     assert main(["evaluate", "--model", str(trained), "--data", table, "--output-dir", str(out), "--cpu"]) == 0
+    assert (out / "report.html").exists()
     said = sentences(Result.read(out))
     assert said[-1].endswith("of these, so the scores are too high.")
     assert not any("without a look" in sentence for sentence in said)

@@ -33,11 +33,14 @@ def _named_errors() -> list[tuple[str, Any]]:
 
 
 def _members(found: type) -> list[tuple[str, Any]]:
-    """Return the documented public methods and properties of a class of this package, its own ones."""
+    """Return the documented public methods and properties of a class, without those that scikit-learn adds."""
     return [
         (name, value)
         for name, value in vars(found).items()
-        if not name.startswith("_") and inspect.getdoc(value) and not isinstance(value, type | str | int)
+        if not name.startswith("_")
+        and not name.endswith("_request")
+        and inspect.getdoc(value)
+        and not isinstance(value, type | str | int)
     ]
 
 

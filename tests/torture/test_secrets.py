@@ -15,7 +15,12 @@ SECRETS = dict.fromkeys(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", 
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [("", 0), ("--model nobody/nothing", 2), ("--max-length 100000", 2), ("--learning-rate 1e30 --on-nan stop", 1)],
+    [
+        ("", 0),
+        ("--model nobody/nothing", 2),
+        pytest.param("--max-length 100000", 2, marks=pytest.mark.slow),
+        pytest.param("--learning-rate 1e30", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_tokens_of_the_environment_are_written_nowhere(
     model_folder: Path, table: Path, tmp_path: Path, words: str, code: int
@@ -33,6 +38,7 @@ def test_tokens_of_the_environment_are_written_nowhere(
         assert len(written) > 10
 
 
+@pytest.mark.slow
 def test_doctor_prints_no_token(tmp_path: Path) -> None:
     """Its output goes into bug reports."""
     tiny.write_table(tmp_path / "my.csv", tiny.table_rows(9))
