@@ -78,7 +78,7 @@ def assert_same(first: Path, second: Path) -> None:
 
 @pytest.mark.parametrize(
     ("case", "loss"),
-    [("joined", cross_entropy), ("lists", mean_binary), ("scores", squared)],
+    [("joined", cross_entropy), pytest.param("lists", mean_binary, marks=pytest.mark.slow), ("scores", squared)],
     ids=["classes", "labels", "scores"],
 )
 def test_the_programs_own_loss_and_optimizer_give_the_same_model(

@@ -57,7 +57,15 @@ def test_where_texts_have_no_spaces_it_reads_characters(name: str, lacking: bool
         assert accuracy >= task.baseline(*fit).metrics["accuracy"] + 0.05
 
 
-@pytest.mark.parametrize("way", ["rows", "folds", "regression", "several labels"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "rows",
+        "regression",
+        pytest.param("folds", marks=pytest.mark.slow),
+        pytest.param("labels", marks=pytest.mark.slow),
+    ],
+)
 def test_another_process_fits_the_same_baseline(way: str) -> None:
     draw = np.random.default_rng(0)
     topics = draw.integers(0, 2, 60)
@@ -68,7 +76,7 @@ def test_another_process_fits_the_same_baseline(way: str) -> None:
     targets: Any = topics
     if way == "regression":
         task, targets = Regression(["score"]), topics + 0.1
-    elif way == "several labels":
+    elif way == "labels":
         task, targets = MultiLabel(["parcel", "invoice"]), np.stack([1 - topics, topics], axis=1).astype(np.float32)
     folds = np.arange(60) % 3 if way == "folds" else None
     job = BaselineJob(task, texts[:50], targets[:50], texts[50:], targets[50:], folds, seed=1)
