@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -161,14 +162,11 @@ LAST = 26
 
 def save_until_killed(folder: Path, at: int) -> None:
     """Save a checkpoint, and be killed at the `at`-th file operation in the folder."""
-    count = 0
+    count = itertools.count(1)  # one step of it is one operation of the interpreter: files are hashed in threads
 
     def kill_at_operation(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event in FILE_EVENTS and str(folder) in str(arguments[0]):
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if event in FILE_EVENTS and str(folder) in str(arguments[0]) and next(count) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(kill_at_operation)
     save(folder, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -39,11 +40,10 @@ def train_until_killed(folder: Path, log: Path, at: int, words: Sequence[str]) -
 
     Each line of the log is an operation: its name, and the path within the folder.
     """
-    count = 0
+    count = itertools.count(1)  # one step of it is one operation of the interpreter: files are hashed in threads
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note_operation(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
         if event not in OPERATIONS or isinstance(arguments[0], int):
             return
         begins = arguments[OPERATIONS[event]] if OPERATIONS[event] is not None else -1
@@ -52,9 +52,9 @@ def train_until_killed(folder: Path, log: Path, at: int, words: Sequence[str]) -
             os.fspath(arguments[1] if event == "os.rename" else arguments[0]),
         )
         if Path(path).is_relative_to(folder):
-            count += 1
+            number = next(count)
             os.write(descriptor, f"{event} {os.path.relpath(path, folder)}\n".encode())
-            if count == at:
+            if number == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(note_operation)
