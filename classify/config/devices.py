@@ -72,6 +72,12 @@ class DeviceConfig:
         restored=False,
     )
     ddp_timeout: int = option(1800, "seconds a rank waits for the others", "--ddp-timeout", check=above(0))
+    stall_seconds: float = option(
+        300,
+        "seconds without progress in a step after which the run ends and names the process that stalled; 0: never",
+        "--stall-seconds",
+        check=at_least(0),
+    )
 
     @functools.cached_property
     def device_plan(self) -> DevicePlan:
@@ -84,7 +90,7 @@ class DeviceConfig:
         """Start the process group and return this process's `World`."""
         from classify.distributed import process_group
 
-        return process_group.start(self.device_plan, self.device, self.ddp_timeout)
+        return process_group.start(self.device_plan, self.device, self.ddp_timeout, self.stall_seconds)
 
     @functools.cached_property
     def _setup_devices(self) -> torch.device:

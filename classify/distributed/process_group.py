@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from classify.distributed.network import check_master_address, interface_towards
+from classify.distributed.watchdog import Watchdog
 from classify.distributed.world import World
 from classify.errors import DeviceError
 from classify.launch import accelerators, interrupts, process_settings
@@ -31,7 +32,7 @@ _formed = 0
 _OUTSIDE = "192.0.2.1"
 
 
-def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800) -> World:
+def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800, stall_seconds: float = 0) -> World:
     """Start the process group if there are several processes, and set device and number of threads."""
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
@@ -43,7 +44,7 @@ def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800) -
     store = None
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         store = _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
-    world = World(plan, device, store)
+    world = World(plan, device, store, watchdog=Watchdog(stall_seconds, plan.launch, store))
     world.topology = _topology(world)
     return world
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from classify.distributed.watchdog import Watchdog
 from classify.errors import ClassifyError, InputError, is_lost_peer
 from classify.launch import accelerators, launcher
 from classify.launch.accelerator import Accelerator
@@ -34,6 +35,7 @@ class World:
     device: torch.device
     store: torch.distributed.Store | None = None
     topology: list[dict[str, Any]] = field(default_factory=list)
+    watchdog: Watchdog = field(default_factory=Watchdog)
     closed: bool = False
     _before_close: list[Callable[[], object]] = field(default_factory=list, repr=False)
 
@@ -244,6 +246,7 @@ class World:
         if self.closed:
             return
         self.closed = True
+        self.watchdog.close()
         up = self.distributed and torch.distributed.is_initialized()
         if up and error is not None:
             self._tell_peers(error)

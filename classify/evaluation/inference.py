@@ -40,12 +40,15 @@ def compute_logits(
     try:
         local_batches = sampler.shard_batches(batches, costs, world.rank, world.world_size)
         idle = world.all_reduce_max(len(local_batches)) - len(local_batches) if sharding.is_sharded(classifier) else 0
-        for batch in local_batches:
-            for places, output in _compute_in_memory(classifier, tokens, rows, batch, world, features):
-                local_places.append(places)
-                # A lazily executing device would compile all batches into one graph.
-                outputs.append((output.cpu() if world.accelerator.lazy_execution else output)[: len(places)].float())
-                bar.update(len(places) * world.world_size)
+        for number, batch in enumerate(local_batches, 1):
+            with world.watchdog.watch("scoring batch", number):
+                for places, output in _compute_in_memory(classifier, tokens, rows, batch, world, features):
+                    local_places.append(places)
+                    # A lazily executing device would compile all batches into one graph.
+                    outputs.append(
+                        (output.cpu() if world.accelerator.lazy_execution else output)[: len(places)].float()
+                    )
+                    bar.update(len(places) * world.world_size)
         for _ in range(idle):  # FSDP: other ranks still compute; the result is dropped
             classifier(classifier.batch(tokens, rows[:1]).to(world.device), features=features)
     finally:

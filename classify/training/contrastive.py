@@ -92,13 +92,14 @@ def contrastive_warmup(
     while step < steps:
         rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
         seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-        while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
-            rows //= 2
-            if rows < _LEAST_ROWS:
-                raise ClassifyError(
-                    "out of memory in a contrastive step of a few texts; use a smaller --model or "
-                    "--contrastive-steps 0."
-                )
+        with world.watchdog.watch("contrastive step", step + 1):
+            while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
+                rows //= 2
+                if rows < _LEAST_ROWS:
+                    raise ClassifyError(
+                        "out of memory in a contrastive step of a few texts; use a smaller --model or "
+                        "--contrastive-steps 0."
+                    )
         step += 1
         total_rows += len(selected)
         spent = time.perf_counter() - begin

@@ -212,14 +212,15 @@ class Trainer:
             if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
             skipped = progress.skipped_steps
-            loss, weight, norm = self.train_step(step)
-            recent_loss, recent_weight = recent_loss + loss, recent_weight + weight
-            progress.step += 1
-            progress.position = step.end
-            progress.tokens += int(self.data.tokens.lengths(self.data.rows[step.indices]).sum())
+            with self.world.watchdog.watch("step", progress.step + 1):
+                loss, weight, norm = self.train_step(step)
+                recent_loss, recent_weight = recent_loss + loss, recent_weight + weight
+                progress.step += 1
+                progress.position = step.end
+                progress.tokens += int(self.data.tokens.lengths(self.data.rows[step.indices]).sum())
+                stopped, out_of_time, save_due = self._agree([stop_requested, time_limit_reached, save_requested])
 
             epoch_ended = step.end % self.batches.num_rows == 0
-            stopped, out_of_time, save_due = self._agree([stop_requested, time_limit_reached, save_requested])
             last = step.end >= end or out_of_time
             if out_of_time:
                 progress.set_end(progress.position, config)
@@ -329,6 +330,7 @@ class Trainer:
                 loss = self.loss.loss_sum(strategy.forward(micro_batch.batches), micro_batch.targets)
                 strategy.backward(loss * (scale * micro_batch.counted), micro_batch.last)
                 total += micro_batch.counted * loss.detach()
+            world.watchdog.beat()
         return total, weight_sum
 
     def micro_batches(self, step: sampler.Step) -> Iterator[MicroBatch]:

@@ -32,7 +32,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --unlabelled-value --no-header --label-separator
 --header --delimiter --quote --skip-lines --task --help-all --text-column-name --text-column-names --label-column-name
 --text-pair-column --text-column-delimiter --pooling --packing --kernels
---compact-vocabulary --lora-rank --lora-alpha --dropout --ddp-timeout --save-total-limit --logging-steps
+--compact-vocabulary --lora-rank --lora-alpha --dropout --ddp-timeout --stall-seconds --save-total-limit --logging-steps
 --weight-decay --adam-beta1 --adam-beta2 --adam-epsilon --max-grad-norm --warmup-steps
 --activation-checkpointing --out-of-scope-label --eval-steps --max-eval-samples
 --early-stopping-patience""".split()  # noqa: SIM905

@@ -235,6 +235,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "sync_batch_norm": ("tests.distributed.test_batch_norm", "test_synchronized_processes_are_one"),
     "ddp_backend": ("tests.distributed.test_failures", "test_nccl_is_refused_where_no_accelerator_is_found"),
     "local_rank": ("tests.launch.test_device_plan", "test_the_flag_of_the_old_launcher_stands_for_the_variable"),
+    "stall_seconds": ("tests.distributed.test_watchdog", "test_a_rank_that_stalls_is_named"),
     "ddp_timeout": ("tests.distributed.test_failures", "test_a_rank_waits_no_longer_than_it_may"),
     "save_on_each_node": ("tests.distributed.test_two_machines", "test_each_machine_gets_all_files"),
     "overwrite_output_dir": ("tests.training.test_run", "test_a_folder_in_use_is_refused_and_overwritten_on_demand"),

@@ -1,0 +1,300 @@
+"""End a run in which a rank has stalled, and name it: the others would wait for it in a collective.
+
+A thread of each rank looks twice a second at when its main thread last made progress within a step or an evaluation.
+Where that is too long ago on any rank, all of them post to the ranks' store where they are. A rank that posts nothing
+is stopped (SIGSTOP), or something in it holds the interpreter's lock; where faulthandler, which needs no lock, has
+written its stack, another process of the machine reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from classify.launch.launcher import Launch
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_POLL_SECONDS = 0.5
+# A thread that comes so much later than it asked for was stopped with its process, e.g. by Ctrl-Z or a scheduler.
+_STOPPED_SECONDS = 2.0
+# How long a rank may be silent after others have asked; how long one that knows what has stalled waits for the others.
+_SILENT_SECONDS, _LEAVING_SECONDS = 1.2, 1.0
+_FRAMES = 5
+# Modules of debuggers: a person looks at this process.
+_DEBUGGERS = {"bdb", "pdb", "pydevd"}
+# Keys of the store: a rank asks all where they are; what rank n answers; a rank prints the error.
+_ASKED, _ANSWER, _PRINTED = "stall/asked", "stall/rank-{}", "stall/printed"
+# How likely the innermost frame is that of a rank that others wait for: code of the caller or of another library, this
+# program, torch, which waits for the other ranks.
+_FOREIGN, _OWN, _WAITS = range(3)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What the main thread does, and when it last made progress; `watched`: within a block of `Watchdog.watch`."""
+
+    phase: str
+    since: float
+    watched: bool
+
+
+class Watchdog:
+    """Watches the main thread of this process, and with a store the other ranks'. `seconds` 0: it does nothing.
+
+    `before_exit` is called before the process ends.
+    """
+
+    def __init__(self, seconds: float = 0, launch: Launch | None = None, store: Store | None = None):
+        self.seconds, self.launch, self.store = seconds, launch or Launch(), store
+        self.before_exit: Callable[[], object] = lambda: None
+        self._mark = _Mark("start", time.monotonic(), False)
+        self._known: set[str] = set()
+        self._inside = False
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        # In a notebook, or at a prompt, a person sees that nothing happens, and may have other things in the process.
+        if store is None and hasattr(sys, "ps1"):
+            self.seconds = 0
+
+    @contextlib.contextmanager
+    def watch(self, kind: str, number: int | None = None) -> Iterator[None]:
+        """Expect progress within this block, a kind of work and its number. The first of a kind may compile or load.
+
+        It is watched from its first `beat` only.
+        """
+        if not self.seconds:
+            yield
+            return
+        if self._thread is None:
+            self._start()
+        self._mark = _Mark(kind if number is None else f"{kind} {number}", time.monotonic(), kind in self._known)
+        self._known.add(kind)
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            self._mark = replace(self._mark, phase=f"after {self._mark.phase}", since=time.monotonic(), watched=False)
+
+    def beat(self) -> None:
+        """Note progress within a block of `watch`; elsewhere do nothing."""
+        if self._inside:
+            self._mark = replace(self._mark, since=time.monotonic(), watched=True)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOPPED_SECONDS)
+        self._thread = None
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(
+            target=_Watch(self, threading.get_ident(), self._closed).run, name="watchdog", daemon=True
+        )
+        self._thread.start()
+
+
+class _Watch:
+    """The thread of a `Watchdog`: its own connection to the store, and what it has seen of the other ranks."""
+
+    def __init__(self, watchdog: Watchdog, main_thread: int, closed: threading.Event):
+        self.watchdog, self.main_thread, self.closed = watchdog, main_thread, closed
+        self.rank, self.world_size = watchdog.launch.rank, watchdog.launch.world_size
+        # A connection of this thread; torch's types lack the method.
+        self.store = None if watchdog.store is None else watchdog.store.clone()  # type: ignore[attr-defined]
+        self.answers: dict[int, dict[str, Any]] = {}  # of each rank: its last answer
+        self.heard: dict[int, float] = {}  # when that came
+        self.asked: float | None = None
+        self.resumed = 0.0
+        self.ticks = 0
+        self.call: threading.Thread | None = None
+        self.stack = tempfile.TemporaryFile() if self.store is not None else None  # noqa: SIM115 - open to the end
+
+    def run(self) -> None:
+        """Look, until the watchdog is closed."""
+        before = time.monotonic()
+        while not self.closed.wait(_POLL_SECONDS):
+            now = time.monotonic()
+            if now - before > _POLL_SECONDS + _STOPPED_SECONDS:
+                self.resumed = now
+            before = now
+            self._look(now)
+        if self.stack is not None:
+            faulthandler.cancel_dump_traceback_later()
+            self.stack.close()
+
+    def _look(self, now: float) -> None:
+        mark, limit = self.watchdog._mark, self.watchdog.seconds
+        age = now - max(mark.since, self.resumed)
+        overdue = mark.watched and age >= limit
+        if self.store is None or self.stack is None:
+            if overdue and (message := self._describe({self.rank: self._answer(age)}, [])) is not None:
+                self._end(message, [], prints=True)
+            return
+        faulthandler.dump_traceback_later(max(1.0, min(limit / 2, limit - 1)), file=self.stack)
+        if not self._within_time(lambda: self._exchange(overdue, age, now)):
+            # Only a stopped process does not answer; rank 0's serves the store, or the launcher's.
+            if overdue:
+                message = f"{self._server()} has stalled: the store that it serves does not answer"
+                self._end(message, [], prints=self.rank == min(1, self.world_size - 1))
+            return
+        if self.asked is None or now - self.asked < _SILENT_SECONDS:
+            return
+        silent = [rank for rank in range(self.world_size) if now - self.heard.get(rank, self.asked) >= _SILENT_SECONDS]
+        message = self._describe(self.answers, silent)
+        if message is not None:
+            first: list[bool] = []
+            self._within_time(lambda: first.append(self.store is not None and self.store.add(_PRINTED, 1) == 1))
+            self._end(message, silent, prints=first == [True])
+
+    def _within_time(self, call: Callable[[], object]) -> bool:
+        """Return whether a call of the store ended in time; nothing is called while an earlier one has not."""
+        if self.call is None or not self.call.is_alive():
+            self.call = threading.Thread(target=_quietly, args=(call,), daemon=True)
+            self.call.start()
+        self.call.join(_SILENT_SECONDS)
+        return not self.call.is_alive()
+
+    def _exchange(self, overdue: bool, age: float, now: float) -> None:
+        """Ask all ranks where they are where this one is overdue; answer, and read the answers, where any has asked."""
+        store = self.store
+        assert store is not None
+        self.ticks += 1
+        if self.ticks == 1:
+            store.set(_ANSWER.format(self.rank), json.dumps(self._address()))
+        if overdue:
+            store.set(_ASKED, "")
+        elif self.asked is not None and age < _POLL_SECONDS:
+            store.delete_key(_ASKED)  # it was only slow
+        if not store.check([_ASKED]):
+            self.asked = None
+            self.answers.clear()
+            self.heard.clear()
+            return
+        self.asked = now if self.asked is None else self.asked
+        store.set(_ANSWER.format(self.rank), json.dumps(self._address() | self._answer(age)))
+        for rank in range(self.world_size):
+            if not store.check([_ANSWER.format(rank)]):
+                continue
+            answer = json.loads(store.get(_ANSWER.format(rank)))
+            if "tick" in answer and answer != self.answers.get(rank):
+                self.heard[rank] = now
+            self.answers[rank] = answer
+
+    def _address(self) -> dict[str, Any]:
+        """Return where other processes find this one, and the stack that faulthandler writes."""
+        assert self.stack is not None
+        return {"host": socket.gethostname(), "pid": os.getpid(), "stack_file": self.stack.fileno()}
+
+    def _answer(self, age: float) -> dict[str, Any]:
+        """Return what the main thread does."""
+        frames, frame = [], sys._current_frames().get(self.main_thread)
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        return {
+            "tick": self.ticks,
+            "phase": self.watchdog._mark.phase,
+            "age": age,
+            "waits": _judge(frames[0]) if frames else _OWN,
+            "debugged": any(_package(frame) in _DEBUGGERS for frame in frames),
+            "stack": [_place(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames[:_FRAMES]],
+        }
+
+    def _describe(self, answers: Mapping[int, Mapping[str, Any]], silent: list[int]) -> str | None:
+        """Return which ranks have stalled, and where; None where one only takes long, or is in a debugger."""
+        limit, stalled = self.watchdog.seconds, silent
+        heard = {rank: answer for rank, answer in answers.items() if rank not in stalled and "tick" in answer}
+        if any(answer["debugged"] for answer in heard.values()):
+            return None
+        if not stalled:
+            least = min(answer["waits"] for answer in heard.values())
+            stalled = [rank for rank, answer in heard.items() if answer["waits"] == least]
+            if any(heard[rank]["age"] < limit for rank in stalled):
+                return None
+        parts = []
+        for rank in stalled:
+            who = f"rank {rank}" if self.world_size > 1 else "the run"
+            if rank in heard:
+                where = heard[rank]
+                parts.append(f"{who} has stalled {_in_phase(where['phase'])}: {' < '.join(where['stack'])}")
+            else:
+                stack = self._stack_of(answers.get(rank, {}))
+                why = f"it holds the interpreter's lock: {stack}" if stack else "it does not respond"
+                parts.append(f"{who} has stalled {_in_phase(self.watchdog._mark.phase)}: {why}")
+        return "; ".join(parts)
+
+    def _stack_of(self, address: Mapping[str, Any]) -> str:
+        """Return the innermost frames that faulthandler has written in a process of this machine, or ""."""
+        if address.get("host") != socket.gethostname():
+            return ""
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{address['pid']}/fd/{address['stack_file']}").read_text(errors="replace")
+            # The main thread began first, and comes last.
+            frames = re.findall(r'  File "(.*)", line (\d+) in (.*)', text.split("\n\n")[-1].rpartition("hread 0x")[2])
+            return " < ".join(_place(*frame) for frame in frames[:_FRAMES])
+        return ""
+
+    def _server(self) -> str:
+        return "the launcher" if self.watchdog.launch.has_store and not self.watchdog.launch.is_worker else "rank 0"
+
+    def _end(self, message: str, silent: list[int], *, prints: bool) -> None:
+        """End this process; one of all prints the error."""
+        if prints:
+            line_of_bar = "\n" if sys.stderr.isatty() else ""
+            print(
+                f"{line_of_bar}error: {message} (no progress for {self.watchdog.seconds:g} s; --stall-seconds); "
+                "continue with --resume.",
+                file=sys.stderr,
+                flush=True,
+            )
+        with contextlib.suppress(Exception):
+            self.watchdog.before_exit()
+        if self.store is not None:  # it may be in this process, and the others may not have read it
+            time.sleep(_LEAVING_SECONDS)
+        if not self.watchdog.launch.ends_peers:  # nobody else ends a process that cannot end itself
+            for rank in silent:
+                address = self.answers.get(rank, {})
+                if address.get("host") == socket.gethostname():
+                    with contextlib.suppress(OSError):
+                        os.kill(address["pid"], signal.SIGKILL)
+        os._exit(1)
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    """Call; a store whose process has ended is a lost peer, which the main thread sees."""
+    with contextlib.suppress(RuntimeError):
+        call()
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _judge(innermost: FrameType) -> int:
+    return {"torch": _WAITS, "classify": _OWN}.get(_package(innermost), _FOREIGN)
+
+
+def _place(file: str, line: int | str, function: str) -> str:
+    return f"{function} ({Path(file).name}:{line})"
+
+
+def _in_phase(phase: str) -> str:
+    return phase if phase.startswith("after ") else f"in {phase}"
