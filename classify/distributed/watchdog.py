@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 _POLL_SECONDS = 0.5
-# A thread that comes so much later than it asked for was stopped with its process, e.g. by Ctrl-Z or a scheduler.
+# A thread that wakes so much too late was stopped with its process, e.g. by Ctrl-Z or a scheduler.
 _STOPPED_SECONDS = 2.0
-# How long a rank may be silent after others have asked; how long one that knows what has stalled waits for the others.
+# How long a rank may be silent after a call; how long one that knows what has stalled waits for the others.
 _SILENT_SECONDS, _LEAVING_SECONDS = 1.2, 1.0
 _FRAMES = 5
 # Modules of debuggers: a person looks at this process.
 _DEBUGGERS = {"bdb", "pdb", "pydevd"}
-# Keys of the store: a rank asks all where they are; what rank n answers; a rank prints the error.
-_ASKED, _ANSWER, _PRINTED = "stall/asked", "stall/rank-{}", "stall/printed"
+# Keys of the store: a rank calls all to answer; what rank n answers; a rank prints the error.
+_CALLED, _ANSWER, _PRINTED = "stall/called", "stall/rank-{}", "stall/printed"
 # How likely the innermost frame is that of a rank that others wait for: code of the caller or of another library, this
 # program, torch, which waits for the other ranks.
 _FOREIGN, _OWN, _WAITS = range(3)
@@ -121,7 +121,7 @@ class _Watch:
         self.store = None if watchdog.store is None else watchdog.store.clone()  # type: ignore[attr-defined]
         self.answers: dict[int, dict[str, Any]] = {}  # of each rank: its last answer
         self.heard: dict[int, float] = {}  # when that came
-        self.asked: float | None = None
+        self.called: float | None = None
         self.resumed = 0.0
         self.ticks = 0
         self.call: threading.Thread | None = None
@@ -141,7 +141,7 @@ class _Watch:
             self.stack.close()
 
     def _look(self, now: float) -> None:
-        mark, limit = self.watchdog._mark, self.watchdog.seconds
+        mark, limit, launch = self.watchdog._mark, self.watchdog.seconds, self.watchdog.launch
         age = now - max(mark.since, self.resumed)
         overdue = mark.watched and age >= limit
         if self.store is None or self.stack is None:
@@ -152,12 +152,13 @@ class _Watch:
         if not self._within_time(lambda: self._exchange(overdue, age, now)):
             # Only a stopped process does not answer; rank 0's serves the store, or the launcher's.
             if overdue:
-                message = f"{self._server()} has stalled: the store that it serves does not answer"
-                self._end(message, [], prints=self.rank == min(1, self.world_size - 1))
+                server = "rank 0" if launch.main_serves_store else "the launcher"
+                message = f"{server} has stalled: the store that it serves does not answer"
+                self._end(message, [], prints=launch.is_first_without_store)
             return
-        if self.asked is None or now - self.asked < _SILENT_SECONDS:
+        if self.called is None or now - self.called < _SILENT_SECONDS:
             return
-        silent = [rank for rank in range(self.world_size) if now - self.heard.get(rank, self.asked) >= _SILENT_SECONDS]
+        silent = [rank for rank in range(self.world_size) if now - self.heard.get(rank, self.called) >= _SILENT_SECONDS]
         message = self._describe(self.answers, silent)
         if message is not None:
             first: list[bool] = []
@@ -173,22 +174,22 @@ class _Watch:
         return not self.call.is_alive()
 
     def _exchange(self, overdue: bool, age: float, now: float) -> None:
-        """Ask all ranks where they are where this one is overdue; answer, and read the answers, where any has asked."""
+        """Call all ranks where this one is overdue; answer, and read the answers, after a call."""
         store = self.store
         assert store is not None
         self.ticks += 1
         if self.ticks == 1:
             store.set(_ANSWER.format(self.rank), json.dumps(self._address()))
         if overdue:
-            store.set(_ASKED, "")
-        elif self.asked is not None and age < _POLL_SECONDS:
-            store.delete_key(_ASKED)  # it was only slow
-        if not store.check([_ASKED]):
-            self.asked = None
+            store.set(_CALLED, "")
+        elif self.called is not None and age < _POLL_SECONDS:
+            store.delete_key(_CALLED)  # it was only slow
+        if not store.check([_CALLED]):
+            self.called = None
             self.answers.clear()
             self.heard.clear()
             return
-        self.asked = now if self.asked is None else self.asked
+        self.called = now if self.called is None else self.called
         store.set(_ANSWER.format(self.rank), json.dumps(self._address() | self._answer(age)))
         for rank in range(self.world_size):
             if not store.check([_ANSWER.format(rank)]):
@@ -251,9 +252,6 @@ class _Watch:
             frames = re.findall(r'  File "(.*)", line (\d+) in (.*)', text.split("\n\n")[-1].rpartition("hread 0x")[2])
             return " < ".join(_place(*frame) for frame in frames[:_FRAMES])
         return ""
-
-    def _server(self) -> str:
-        return "the launcher" if self.watchdog.launch.has_store and not self.watchdog.launch.is_worker else "rank 0"
 
     def _end(self, message: str, silent: list[int], *, prints: bool) -> None:
         """End this process; one of all prints the error."""

@@ -54,7 +54,8 @@ def compute_logits(
     finally:
         bar.close()
         classifier.train(training)
-    return _gather(local_places, outputs, len(rows), width, world)
+    with world.watchdog.watch("scoring batch", len(local_batches)):
+        return _gather(local_places, outputs, len(rows), width, world)
 
 
 @torch.no_grad()

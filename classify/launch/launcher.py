@@ -70,6 +70,16 @@ class Launch:
         return self.rank == 0
 
     @property
+    def main_serves_store(self) -> bool:
+        """Return whether rank 0 serves the ranks' store, not the launcher."""
+        return not self.has_store or self.is_worker
+
+    @property
+    def is_first_without_store(self) -> bool:
+        """Return True on the first rank that does not serve the ranks' store."""
+        return self.rank == (1 if self.main_serves_store else 0)
+
+    @property
     def is_local_main(self) -> bool:
         """Return True on one process of each machine."""
         return self.local_rank <= 0
