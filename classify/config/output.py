@@ -65,6 +65,13 @@ class OutputConfig:
         "--save-dtype",
         affects={"result"},
     )
+    keep: Literal["auto", "last", "best"] = option(
+        "auto",
+        "weights to keep: last, or best on the validation split; auto: last, unless earlier ones are more accurate by "
+        "two standard errors; best for several labels, scores, and metrics that are errors",
+        "--keep",
+        affects={"result"},
+    )
     save_total_limit: int = option(
         2, "number of checkpoints to keep, including the best", "--save-total-limit", check=at_least(1)
     )

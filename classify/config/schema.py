@@ -465,13 +465,6 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         check=above(0),
         affects={"later steps", "epochs"},
     )
-    keep: Literal["auto", "last", "best"] = option(
-        "auto",
-        "weights to keep: last, or best on the validation split; auto: last, unless earlier ones are more accurate by "
-        "two standard errors; best for several labels, scores, and metrics that are errors",
-        "--keep",
-        affects={"result"},
-    )
     metric_for_best_model: str | None = option(
         None,
         "validation metric that selects the best weights: loss or any of metrics.json (default: macro_f1; "
@@ -490,6 +483,13 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "stop",
         "at a loss or gradient that is not finite: stop, or skip the step on all ranks, at most one step in 100",
         "--on-nan",
+        affects={"later steps", "steps"},
+    )
+    on_collapse: Literal["continue", "retry"] = option(
+        "continue",
+        "where all validation texts get the same probabilities after an epoch: continue, or retry once from the best "
+        "weights at half the learning rate with twice the warm-up",
+        "--on-collapse",
         affects={"later steps", "steps"},
     )
     max_grad_norm: float = option(

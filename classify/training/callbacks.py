@@ -17,6 +17,8 @@ from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer, describe_divergence
 
+# Probabilities of validation texts that differ by less are the same; a model that learns has some that differ by half.
+_SAME = 1e-3
 # Most of the time that saving within an epoch may take.
 _SAVING_SHARE = 0.02
 
@@ -25,13 +27,15 @@ class Evaluate(Callback):
     """Scores the validation split at each epoch's end and every --eval-steps; with folds the last weights are kept.
 
     `logits` are those of the validation split that this process has computed, of the best step and the last one.
+    `must_retry`: training has collapsed, and --on-collapse goes back to the best step, which ends the loop.
     """
 
     def __init__(self, context: TrainingContext, log: Log):
         self.context, self.log = context, log
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
+        self.must_retry = False
 
-    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> bool:
         if step.eval_due:
             self.context.timeline.end("epochs")
             self.score_epoch(trainer)
@@ -42,6 +46,7 @@ class Evaluate(Callback):
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
+        return self.must_retry
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score the validation split, if there is one; print and log, and remember the best score."""
@@ -59,6 +64,25 @@ class Evaluate(Callback):
             )
         if score is not None:
             self.log.write_score(trainer, score)
+            self._look_for_collapse(trainer)
+
+    def _look_for_collapse(self, trainer: Trainer) -> None:
+        """Print a note where the model that was just scored tells no text from another; it may have to go back."""
+        progress, training = trainer.progress, self.context.config.training
+        probabilities = self.context.inputs.task.probabilities(self.logits[progress.step])
+        if not progress.step or len(probabilities) < 2 or np.ptp(probabilities, axis=0).max() >= _SAME:
+            return
+        best, is_first = progress.best, progress.collapsed_epoch is None
+        progress.collapsed_epoch = trainer.epoch
+        assert best is not None, "the step was scored"
+        self.must_retry = training.on_collapse == "retry" and not progress.retries and best["step"] != progress.step
+        if self.must_retry:
+            start = f"epoch {best['epoch']:.4g}" if best["step"] else "the start"
+            now = f"going back once to the weights of {start}, at half the learning rate with twice the warm-up"
+        else:
+            now = f"use a lower --learning-rate{'' if progress.retries else ', or --on-collapse retry'}"
+        if is_first or self.must_retry:
+            self.context.output.log(f"note: {describe_collapse(trainer.epoch)}; {now}")
 
     def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
         """Return the validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""
@@ -179,6 +203,11 @@ class GivenCallbacks(Callback):
         """Say that the run's files are written."""
         for callback in self.context.inputs.parts.callbacks:
             callback.on_train_end(self.context.output.folder)
+
+
+def describe_collapse(epoch: float) -> str:
+    """Return what a collapsed training is, in words."""
+    return f"training has collapsed by epoch {epoch:.4g}: all validation texts get the same probabilities"
 
 
 def _all_finite(weights: Tensors) -> bool:

@@ -33,6 +33,9 @@ class Progress:
     min_micro_batches: int = 1
     # Steps that --on-nan left out.
     skipped_steps: int = 0
+    # Epoch after which training had last collapsed, and how often --on-collapse went back since.
+    collapsed_epoch: float | None = None
+    retries: int = 0
     # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None

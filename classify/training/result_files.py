@@ -210,6 +210,7 @@ def _write_metrics(results: Results) -> None:
                 "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
                 "steps": progress.step,
                 "skipped_steps": progress.skipped_steps,
+                "collapsed_epoch": progress.collapsed_epoch,
                 "epochs": progress.position / len(results.splits.train),
                 "loss": progress.mean_loss if progress.step else None,
             },

@@ -6,7 +6,7 @@ Ranks may be on machines that do not share the main process's disk, so it finds 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,24 @@ def find(output: Output) -> Checkpoint | None:
 
     Raises CheckpointError where there are some, but none is valid.
     """
+    return _find_on_main(output, lambda: _newest(output))
+
+
+def find_step(output: Output, step: int) -> Checkpoint:
+    """Return the checkpoint of a step of this run, the same on every rank. A collective.
+
+    Raises CheckpointError where it is not valid.
+    """
+    saved = _find_on_main(output, lambda: checkpoint.load(output.checkpoints / checkpoint.folder_name(step)))
+    assert saved is not None
+    return saved
+
+
+def _find_on_main(output: Output, find_here: Callable[[], Checkpoint | None]) -> Checkpoint | None:
     answer: dict[str, Any] | None = None
     if output.world.is_main:
         try:
-            saved = _newest(output)
+            saved = find_here()
             answer = None if saved is None else {"path": str(saved.path), "state": saved.state}
         except CheckpointError as error:
             answer = {"fault": str(error)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 from pathlib import Path
@@ -14,11 +15,11 @@ from pathlib import Path
 from classify.config.run_config import RunConfig
 from classify.errors import InputError
 from classify.evaluation.metrics import format_metrics
-from classify.findings import decisions
+from classify.findings import decisions, note
 from classify.launch import launcher
 from classify.modeling.loading import quiet_libraries
 from classify.training import resume, stages
-from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks
+from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, describe_collapse
 from classify.training.finish import finish
 from classify.training.folds import cross_validate
 from classify.training.inputs import RunInputs, check
@@ -137,14 +138,23 @@ def _run(context: TrainingContext) -> Path:
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
         seconds_before_fit = context.timeline.elapsed
-        # In this order: a checkpoint holds the score that `Evaluate` has just made.
-        stages.fit(
+        fit = functools.partial(
+            stages.fit,
             context,
             trainer,
+            # In this order: a checkpoint holds the score that `Evaluate` has just made.
             [train_log, evaluate, checkpointer, given],
             end_requested=given.end_requested,
             save_requested=checkpointer.is_due,
         )
+        fit()
+        if evaluate.must_retry:
+            _go_back(context, trainer)
+            evaluate.must_retry = False
+            fit()
+        if (collapsed := trainer.progress.collapsed_epoch) is not None:
+            then = "; --on-collapse went back to better weights" if trainer.progress.retries else ""
+            record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps){then}"))
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)
@@ -152,6 +162,15 @@ def _run(context: TrainingContext) -> Path:
         finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
         given.end()
     return output.folder
+
+
+def _go_back(context: TrainingContext, trainer: Trainer) -> None:
+    """Continue from the best step, for --on-collapse. A collective."""
+    progress = trainer.progress
+    assert progress.best is not None
+    trainer.load_state_dict(resume.find_step(context.output, int(progress.best["step"])))
+    trainer.progress.retries = progress.retries + 1
+    trainer.progress.collapsed_epoch = progress.collapsed_epoch
 
 
 def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:

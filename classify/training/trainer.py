@@ -39,6 +39,8 @@ from classify.training.strategies.named_state import Tensors
 _ASK_STEPS = 10
 # Steps for each that --on-nan may skip, after the first one.
 _STEPS_PER_SKIPPED = 100
+# Most warm-up, as a share of all steps, after --on-collapse has doubled it.
+_MOST_WARMUP = 0.5
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
 
@@ -82,8 +84,8 @@ class MicroBatch:
 class Callback:
     """Acts between two steps. Every rank calls it, in the order in which callbacks are given."""
 
-    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        """Act on a finished step."""
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> bool | None:
+        """Act on a finished step; True, on all ranks, ends the loop before the next callback."""
         raise NotImplementedError
 
 
@@ -180,8 +182,8 @@ class Trainer:
         for event in self.steps(
             stop_requested=stop_requested, time_limit_reached=time_limit_reached, save_requested=save_requested
         ):
-            for callback in callbacks:
-                callback.on_step_end(self, event)
+            if any(callback.on_step_end(self, event) for callback in callbacks):
+                return
             if self.progress.is_out_of_patience(self.config.patience):
                 return
 
@@ -205,9 +207,7 @@ class Trainer:
         recent_loss, recent_weight = torch.zeros((), device=self.world.device), 0.0
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
-            rate = config.peak_learning_rate * learning_rate_factor(
-                progress.step, total_steps, config.warmup_steps, config.lr_scheduler_type
-            )
+            rate = self._compute_learning_rate(total_steps)
             set_learning_rate(self.strategy.optimizer, rate)
             if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
@@ -245,6 +245,15 @@ class Trainer:
             )
             if stopped or last:
                 return
+
+    def _compute_learning_rate(self, total_steps: int) -> float:
+        """Return the learning rate of the next step; half of it, with twice the warm-up, after --on-collapse retry."""
+        config, times = self.config, 2**self.progress.retries
+        warmup = config.warmup_steps * times
+        if config.warmup_steps < 1:
+            warmup = min(warmup, _MOST_WARMUP)  # a share
+        factor = learning_rate_factor(self.progress.step, total_steps, warmup, config.lr_scheduler_type)
+        return config.peak_learning_rate / times * factor
 
     def _agree(self, questions: Sequence[Callable[[], bool]]) -> list[bool]:
         """Return for each question whether any rank says yes; in steps without an exchange no to all. A collective."""

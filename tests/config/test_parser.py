@@ -17,8 +17,8 @@ from tests.support.processes import ROOT
 
 CONTRACT = """--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
---save-steps --save-minutes --on-nan --max-train-samples --max-steps --head --report-to --debug --train-file
---validation-file --test-file
+--save-steps --save-minutes --on-nan --on-collapse --max-train-samples --max-steps --head --report-to --debug
+--train-file --validation-file --test-file
 --model-name-or-path --num-train-epochs --max-seq-length --no-cuda --use-cpu --per-device-train-batch-size
 --resume-from-checkpoint --local-rank --plan --ddp-backend --save-on-each-node
 --gradient-accumulation-steps --gradient-checkpointing --lr-scheduler-type --layerwise-lr-decay

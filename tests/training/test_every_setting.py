@@ -244,6 +244,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "eval_steps": ("tests.training.test_eval_steps", "test_scores_within_an_epoch"),
     "max_eval_samples": ("tests.training.test_eval_steps", "test_a_sample_of_the_validation_rows"),
     "out_of_scope_label": ("tests.training.test_open_set", "test_a_run"),
+    "on_collapse": ("tests.training.test_collapse", "test_a_collapsed_training_goes_back_once"),
     "on_nan": ("tests.training.test_not_finite", "test_a_step_is_skipped_on_all_ranks"),
     "save_minutes": ("tests.training.test_not_finite", "test_checkpoints_by_time"),
     "patience": ("tests.training.test_run", "test_patience_ends_a_run_that_gets_no_better"),

@@ -55,7 +55,8 @@ def test_the_folder_holds_what_the_contract_says(finished: Path) -> None:
 def test_metrics_are_whole_and_unrounded(finished: Path) -> None:
     result = read_json(finished / "metrics.json")
     assert set(result["train"]) == {
-        "seconds", "rows_per_second", "tokens_per_second", "steps", "skipped_steps", "epochs", "loss",
+        "seconds", "rows_per_second", "tokens_per_second", "steps", "skipped_steps", "collapsed_epoch", "epochs",
+        "loss",
     }  # fmt: skip
     assert result["train"]["steps"] == 6
     assert result["train"]["epochs"] == 2

@@ -1,0 +1,67 @@
+"""A model that gives all texts the same probabilities is noticed, and --on-collapse retry goes back once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import classify
+from tests.support.processes import run_distributed_test
+from tests.support.runs import make_config, read_json
+
+
+class Collapse(classify.TrainerCallback):
+    """Sets the head to 0 in the last but one step of the first epoch, once, or whenever that comes."""
+
+    def __init__(self, once: bool = True):
+        self.once, self.times = once, 0
+
+    def on_step_end(self, state: classify.StepState) -> None:
+        if state.step == 2 and not (self.once and self.times):
+            self.times += 1
+            head = state.model.get_output_embeddings() or state.model.classifier
+            with torch.no_grad():
+                head.weight.zero_()
+
+
+def train(model: Path, table: Path, out: Path, *, once: bool = True, **changes: Any) -> Path:
+    options = {"folds": 0, "head": "probe", "logging_steps": 1, "num_train_epochs": 3, **changes}
+    return classify.train(make_config(model, table, out, **options), callbacks=[Collapse(once)])
+
+
+def read_log(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
+
+
+def run_on_each_rank(model: Path, table: Path, out: Path) -> None:
+    train(model, table, out, on_collapse="retry")
+
+
+@pytest.mark.distributed
+def test_a_collapsed_training_goes_back_once(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        run_distributed_test(run_on_each_rank, processes, model_folder, table, out)
+        assert read_json(out / "metrics.json")["train"]["collapsed_epoch"] == 1
+        notes = [finding["text"] for finding in read_json(out / "run.json")["findings"]]
+        assert sum("training has collapsed by epoch 1" in text and "went back" in text for text in notes) == 1
+        rates = [line["learning_rate"] for line in read_log(out) if "learning_rate" in line]
+        assert 0 < max(rates[3:]) <= max(rates) / 2, rates
+        newest = max((out / "checkpoints").glob("step-*"))
+        assert read_json(newest / "state.json")["progress"]["retries"] == 1
+
+
+def test_what_is_printed(model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(model_folder, table, tmp_path / "continued")
+    said = "note: training has collapsed by epoch 1: all validation texts get the same probabilities; "
+    assert f"{said}use a lower --learning-rate, or --on-collapse retry\n" in capsys.readouterr().out
+    train(model_folder, table, tmp_path / "back", once=False, on_collapse="retry")
+    printed = capsys.readouterr().out
+    assert f"{said}going back once to the weights of the start, at half the learning rate with twice" in printed
+    assert printed.count("has collapsed") == 1
+    classify.train(make_config(model_folder, table, tmp_path / "fine", folds=0, head="probe"))
+    assert "has collapsed" not in capsys.readouterr().out
