@@ -83,6 +83,15 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folders(folder: Path) -> None:
+    """Create a folder and the missing ones above it, which stay where the power fails next."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        with contextlib.suppress(OSError):  # an unreadable parent, or a disk without this flush
+            flush(path.parent)
+
+
 def flush_files(folder: Path) -> None:
     """Flush the files of a folder to disk."""
     for path in sorted(folder.iterdir()):

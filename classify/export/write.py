@@ -15,7 +15,7 @@ from classify.data import split_record
 from classify.errors import ClassifyError, DiskError, InputError, disk_refusal
 from classify.evaluation import scope, scored_rows
 from classify.export.base import Check, Target, draw_sample
-from classify.files import atomic_path, write_json
+from classify.files import atomic_path, make_folders, write_json
 from classify.modeling.result_folder import EXPORTED
 from classify.prediction.predictor import load_classifier
 from classify.versions import versions
@@ -46,7 +46,7 @@ def export_model(model: str, target: Target, out: Path) -> Check:
         raise InputError(f"--model {model}: no tokenizer.json in it; train with a --model that has a fast tokenizer.")
     with load_classifier(model, use_cpu=True, precision="fp32") as predictor:
         sample = draw_sample(predictor)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(out.parent)
         with _naming(out), atomic_path(out, before_replacing=lambda: shutil.rmtree(out, ignore_errors=True)) as made:
             made.mkdir()
             for name in _COPIED:

@@ -15,7 +15,7 @@ from classify.evaluation.metrics import Scores
 from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
 from classify.evaluation.scored_rows import ScoredRows
-from classify.files import atomic_dir, write_json
+from classify.files import atomic_dir, make_folders, write_json
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.labelled import LabelledTable
 from classify.prediction.predictor import Predictor
@@ -77,7 +77,7 @@ def _write(
     data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
     record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
     record["date"] = datetime.now().isoformat(timespec="seconds")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     (folder / OUTSIDE_FILE).unlink(missing_ok=True)  # of an earlier evaluation
     with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
         files = {"predictions.csv": (labelled.rows, inside)}

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from classify.errors import CheckpointError
-from classify.files import TEMPORARY, atomic_path, file_sha256, flush, read_json, remove_temporaries
+from classify.files import TEMPORARY, atomic_path, file_sha256, flush, make_folders, read_json, remove_temporaries
 from classify.training.progress import Progress
 
 MANIFEST = "manifest.json"
@@ -91,7 +91,7 @@ def save(
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
     Raises OSError if the disk is full or not writable; no partial checkpoint is left.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     final = folder / folder_name(step)
     remove_temporaries(folder)
 

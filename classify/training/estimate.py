@@ -81,7 +81,7 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
     steps = math.floor(training.epochs * rows / batch)
     between = 0 if training.eval_steps is None else steps // training.eval_steps
     scorings = 1 if splits.num_folds else math.ceil(training.epochs) + between + probed
-    pairs = (training.contrastive_steps or 0) * run.step_seconds(CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH)
+    pairs = (training.contrastive_steps or 0) * run.step_seconds(min(CONTRASTIVE_ROWS, rows), CONTRASTIVE_LENGTH)
     seconds = {
         "contrastive steps": trainings * pairs,
         "head": trainings * run.pass_seconds(min(limit, rows)) if probed else 0.0,

@@ -24,7 +24,7 @@ from classify.config.run_config import fields_that_affect
 from classify.data.splits import Split
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
-from classify.files import atomic_path
+from classify.files import atomic_path, make_folders
 from classify.training import stages
 from classify.training.setup import TrainingContext
 from classify.training.trainer import Trainer, make_trainer
@@ -123,6 +123,6 @@ def _save(context: TrainingContext, number: int, logits: Logits) -> None:
     output = context.output
     with output.world.sync_errors(), output.writing(f"the predictions of fold {number + 1}"):
         if output.is_writer:
-            output.checkpoints.mkdir(parents=True, exist_ok=True)
+            make_folders(output.checkpoints)
             with atomic_path(_path(context, number)) as temporary:
                 save_file({"logits": torch.from_numpy(logits)}, temporary, metadata={"identity": _identity(context)})

@@ -15,7 +15,7 @@ from classify.config.fields import split_paths
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.errors import InputError
-from classify.files import TEMPORARY, remove_temporaries, why_not_writable
+from classify.files import TEMPORARY, flush, make_folders, remove_temporaries, why_not_writable
 from classify.launch import launcher
 from classify.tables.source import Source
 
@@ -221,7 +221,7 @@ def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
     if folder is None:
         folder = _make_numbered(plan.stem)
     else:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     lock = FolderLock(folder)
     try:
         check_folder(plan, folder)
@@ -239,7 +239,7 @@ def acquire_folder(plan: OutputDirPlan) -> tuple[Path, FolderLock]:
 def _make_numbered(stem: str) -> Path:
     """Make and return the next free runs/<stem>-<n>."""
     number = max((number for number, _ in _list_numbered(stem)), default=0)
-    Path("runs").mkdir(exist_ok=True)
+    make_folders(Path("runs"))
     while True:
         number += 1
         folder = Path("runs") / f"{stem}-{number}"
@@ -247,4 +247,5 @@ def _make_numbered(stem: str) -> Path:
             folder.mkdir()
         except FileExistsError:
             continue
+        flush(folder.parent)
         return folder
