@@ -404,7 +404,13 @@ def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
     if backend is None:
         ids: list[list[int]] = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
-    return [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
+    try:
+        return [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
+    except BaseException as error:
+        # Not an Exception: e.g. a regular expression that backtracks without end is given up by a panic.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"the tokenizer of the model fails on a text ({error}); use another --model.") from None
 
 
 def get_padding_id(tokenizer: Any) -> int:

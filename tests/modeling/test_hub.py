@@ -90,9 +90,9 @@ def test_a_cache_with_a_part_of_the_model_is_not_the_end(
 
 def test_a_missing_shard_is_named(model_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(model_folder, tmp_path / "m")
-    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    index = {"metadata": {}, "weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"model-00002-of-00002.safetensors, listed in .*, is missing"):
+    with pytest.raises(InputError, match=r"model-00002-of-00002.safetensors, listed in .*, is not in that folder"):
         resolve_model(str(tmp_path / "m"))
 
 
