@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 wheel: $(VENV)/installed
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-.PHONY: run test test-xla test-slow test-all lint check bench bench-quality bench-gpu clean
+.PHONY: run test test-xla test-slow test-all torture lint check bench bench-quality bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -55,6 +55,11 @@ corpus: $(VENV)/installed
 # processes that are killed, whole guides, a table of a million rows, the wheel outside the checkout.
 test-slow: $(VENV)/standins
 	$(PYTEST) -m slow
+
+# What people lose runs to, in half an hour: kill -9 and power at any moment, full disks, ranks that stall, losses that are not
+# finite, files from strangers, pairs of runs, long runs. It ends with a table of figures.
+torture: $(VENV)/standins
+	$(PYTEST) -m "" tests/torture tests/distributed/test_watchdog.py tests/training/test_not_finite.py tests/training/test_collapse.py
 
 test-all: test test-xla test-slow
 
