@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 wheel: $(VENV)/installed
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-.PHONY: run test test-xla test-slow test-all torture lint check bench bench-quality bench-gpu clean
+.PHONY: run test test-xla test-slow test-all torture audit lint check bench bench-quality bench-gpu clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -76,6 +76,16 @@ $(XLA)/installed: constraints.txt
 
 test-xla: $(XLA)/installed
 	HF_HUB_OFFLINE=1 PJRT_DEVICE=CPU $(XLA)/bin/python -m pytest -q tests/xla
+
+# The exact versions beside the known holes of osv.dev.
+AUDIT := .venv-audit
+audit:
+	@if $(PYTHON) -c "import socket; socket.create_connection(('api.osv.dev', 443), 5)" 2> /dev/null; then \
+		$(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit && \
+		$(AUDIT)/bin/pip-audit --requirement constraints.txt --disable-pip --no-deps --vulnerability-service osv; \
+	else \
+		echo "note: api.osv.dev cannot be reached, so constraints.txt was not compared with known holes" >&2; \
+	fi
 
 lint: $(VENV)/installed-lint
 	$(BIN)/ruff check .
