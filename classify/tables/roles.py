@@ -287,12 +287,18 @@ class _Search:
         verdicts = [candidate for candidate in candidates if self._rejects(candidate.value)]
         if taken not in verdicts and verdicts:  # some of its labels are rejected
             return ask("the label column", [taken, *verdicts])
+        if self.free[taken.value[0]].key not in rules.LABEL_NAMES:  # what a reviewer marked beside the predictions
+            named += [candidate for candidate in candidates if self._is_prediction(candidate.value)]
         return answer if not named or taken in named else ask("the label column", [*named, taken])
 
     def _rejects(self, columns: tuple[str, ...]) -> bool:
         """Return whether a column says which labels a reviewer accepted, and not all are."""
         cells = {value.lower() for value in self.free[columns[0]].values}
         return len(cells) > 1 and cells <= names.VERDICTS
+
+    def _is_prediction(self, columns: tuple[str, ...]) -> bool:
+        column = self.free[columns[0]]
+        return column.key == names.PREDICTED and column.kinds > 1
 
     def _is_named_label(self, columns: tuple[str, ...]) -> bool:
         column = self.free[columns[0]]
