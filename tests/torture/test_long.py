@@ -1,10 +1,11 @@
-"""Long runs: 20,000 steps in three processes, a thousand resumes, pairs of commands that begin at the same moment."""
+"""20,000 steps in three processes."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from classify.cli import main
 from tests.support import tiny
-from tests.support.processes import Process, nproc_command, start, unlaunched
-from tests.support.runs import COMMAND_FILES, read_json
+from tests.support.processes import SCRIPT, unlaunched
 
 STEPS = 20_000
-RESUMES = 1_000
-PAIRS = 20
 
 
 def words(table: Path, model: Path, *more: str) -> list[str]:
@@ -30,15 +27,14 @@ def words(table: Path, model: Path, *more: str) -> list[str]:
 
 @pytest.mark.torture
 @pytest.mark.timeout(1500)
-def test_memory_and_files_stay_flat(
-    model_folder: Path, table: Path, tmp_path: Path, figure: Callable[[str], None]
-) -> None:
+def test_memory_and_files_stay_flat(model_folder: Path, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """From a fifth of the steps on; each rank's own memory, open files, and the bytes of the log per step."""
+    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(1_200))
     more = ["--nproc", "3", "--max-steps", str(STEPS), "--save-steps", "1000", "--batch-size", "6"]
     more += ["--logging-steps", "1000", "--output-dir", "out"]
     with (tmp_path / "log.txt").open("w") as log:
         process = subprocess.Popen(
-            nproc_command(*words(table, model_folder, *more)),
+            [sys.executable, SCRIPT, *words(table, model_folder, *more)],
             cwd=tmp_path,
             env=unlaunched(),
             stdout=log,
@@ -77,64 +73,3 @@ def test_memory_and_files_stay_flat(
         f"{middle[0]:,} and {middle[-1]:,}, {last[0][1]} open files a rank, log {lines / 2**10:.0f} KiB"
     )
     assert lines < 100 * STEPS
-
-
-def resume_again_and_again(folder: Path, arguments: list[str], count: int) -> int:
-    """One run of `count` steps, and as many runs of one step more each."""
-    save = ["--save-steps", "1", "--lr-scheduler-type", "constant", "--quiet"]
-    run = [*arguments, *save, "--output-dir"]
-    assert main([*run, str(folder / "whole"), "--max-steps", str(count)], program="run_classify.py") == 0
-    for step in range(1, count + 1):
-        more = ["--resume"] if step > 1 else []
-        code = main([*run, str(folder / "parts"), "--max-steps", str(step), *more], program="run_classify.py")
-        assert code == 0, step
-    return 0
-
-
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize(
-    "count", [pytest.param(10, marks=pytest.mark.slow), pytest.param(RESUMES, marks=pytest.mark.torture)]
-)
-def test_many_resumes_are_one_run(
-    model_folder: Path, tmp_path: Path, figure: Callable[[str], None], count: int
-) -> None:
-    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(40))
-    arguments = words(table, model_folder, "--batch-size", "8", "--head", "random", "--learning-rate", "1e-4")
-    begin = time.monotonic()
-    done = Process(resume_again_and_again, (tmp_path, arguments, count), tmp_path, unlaunched()).finish(1400)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for name in (
-        f"checkpoints/step-{count:08d}/optimizer.safetensors",
-        f"checkpoints/step-{count:08d}/model.safetensors",
-    ):
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    figure(f"{count:,} resumes of one step: the bits of one run of {count:,} steps, {time.monotonic() - begin:.0f} s")
-
-
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "pairs", [pytest.param(2, marks=pytest.mark.slow), pytest.param(PAIRS, marks=pytest.mark.torture)]
-)
-def test_pairs_of_runs_do_not_clash(
-    model_folder: Path, table: Path, tmp_path: Path, figure: Callable[[str], None], pairs: int
-) -> None:
-    """The same command twice at the same moment, in two processes each: ports, runs/my-<n>, the cache of tokens."""
-    for pair in range(pairs):
-        folder, cache = tmp_path / str(pair), {"XDG_CACHE_HOME": str(tmp_path / str(pair) / "cache")}
-        folder.mkdir()
-        both = [
-            start(folder, "run_classify.py", *words(table, model_folder, "--nproc", "2", "--epochs", "1"), **cache)
-            for _ in range(2)
-        ]
-        for one in both:
-            done = one.finish()
-            assert done.returncode == 0, done.stderr
-        weights = set()
-        for number in (1, 2):
-            out = folder / "runs" / f"my-{number}"
-            assert {path.name for path in out.iterdir()} == COMMAND_FILES - {"tensorboard"}
-            assert read_json(out / "run.json")["status"] == "finished"
-            weights.add((out / "model.safetensors").read_bytes())
-        assert len(weights) == 1
-        assert sorted(path.name for path in (folder / "runs").iterdir()) == ["my-1", "my-2"]
-    figure(f"{pairs} pairs of runs at the same moment: no clash, the same weights")
