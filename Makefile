@@ -140,4 +140,4 @@ bench-gpu: $(VENV)/installed
 check: lint test
 
 clean:
-	rm -rf $(VENV) $(XLA) $(dir $(PEERS)) runs dist build
+	rm -rf $(VENV) $(XLA) $(AUDIT) $(dir $(PEERS)) runs dist build

@@ -41,7 +41,17 @@ def print_error(error: BaseException, debug: bool) -> int:
         return fail(f"{where}{error.strerror or error}", _exit_code(error), debug, everywhere=False)
     _wait_for_peer_error(error)
     line = " ".join(str(error).split())[:300]
+    if _is_out_of_memory(error):
+        return fail(f"out of memory ({line}); use a smaller --model, or free memory", 1, debug, everywhere=False)
     return fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug, everywhere=False)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from classify.distributed.memory import out_of_memory
+
+    return out_of_memory(error)
 
 
 def _exit_code(error: BaseException) -> int:

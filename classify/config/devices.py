@@ -71,10 +71,16 @@ class DeviceConfig:
         check=at_least(-1),
         restored=False,
     )
-    ddp_timeout: int = option(1800, "seconds a rank waits for the others", "--ddp-timeout", check=above(0))
+    ddp_timeout: int = option(
+        1800,
+        "seconds a rank waits for the others (within a step, see --stall-seconds)",
+        "--ddp-timeout",
+        check=above(0),
+    )
     stall_seconds: float = option(
         300,
-        "seconds without progress in a step after which the run ends and names the process that stalled; 0: never",
+        "seconds without progress in a step or evaluation, of any process, after which the run ends and names the one "
+        "that stalled; 0: never",
         "--stall-seconds",
         check=at_least(0),
     )

@@ -487,8 +487,8 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     on_collapse: Literal["continue", "retry"] = option(
         "continue",
-        "where all validation texts get the same probabilities after an epoch: continue, or retry once from the best "
-        "weights at half the learning rate with twice the warm-up",
+        "where all validation texts get the same output after an epoch: continue, or retry once from the best weights "
+        "at half the learning rate, with twice the warm-up where that is the start",
         "--on-collapse",
         affects={"later steps", "steps"},
     )

@@ -25,6 +25,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from classify.console import print_line
+from classify.launch import process_settings
 from classify.launch.launcher import Launch
 
 if TYPE_CHECKING:
@@ -33,15 +35,21 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.5
 # A thread that wakes so much too late was stopped with its process, e.g. by Ctrl-Z or a scheduler.
 _STOPPED_SECONDS = 2.0
-# How long a rank may be silent after a call; how long one that knows what has stalled waits for the others.
-_SILENT_SECONDS, _LEAVING_SECONDS = 1.2, 1.0
+# How long a rank may be silent after a call, at least and as a share of the limit: a busy machine wakes threads late.
+_SILENT_SECONDS, _SILENT_SHARE = 1.2, 1 / 60
+# How long one that knows what has stalled waits for the others, and for what it prints and writes.
+_LEAVING_SECONDS, _PRINTING_SECONDS = 1.0, 2.0
 _FRAMES = 5
-# Modules of debuggers: a person looks at this process.
-_DEBUGGERS = {"bdb", "pdb", "pydevd"}
+# Modules in which a person holds a process: debuggers, and what writes to a terminal, which may be paused.
+_HELD = {"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy", "tqdm", "classify.console"}
+# Modules in which a rank waits for others; under NCCL it does where a result is read.
+_WAITING = {"classify.distributed.world", "classify.distributed.batch_norm"}
+# Key of the store: a rank has an error to print.
+FAILED = "failed"
 # Keys of the store: a rank calls all to answer; what rank n answers; a rank prints the error.
 _CALLED, _ANSWER, _PRINTED = "stall/called", "stall/rank-{}", "stall/printed"
 # How likely the innermost frame is that of a rank that others wait for: code of the caller or of another library, this
-# program, torch, which waits for the other ranks.
+# program, torch or an exchange, which wait for the other ranks.
 _FOREIGN, _OWN, _WAITS = range(3)
 
 
@@ -68,8 +76,7 @@ class Watchdog:
         self._inside = False
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        # In a notebook, or at a prompt, a person sees that nothing happens, and may have other things in the process.
-        if store is None and hasattr(sys, "ps1"):
+        if store is None and not process_settings.is_program():  # there are other things in the caller's process
             self.seconds = 0
 
     @contextlib.contextmanager
@@ -122,6 +129,8 @@ class _Watch:
         self.answers: dict[int, dict[str, Any]] = {}  # of each rank: its last answer
         self.heard: dict[int, float] = {}  # when that came
         self.called: float | None = None
+        self.calls = False
+        self.silence = max(_SILENT_SECONDS, _SILENT_SHARE * watchdog.seconds)
         self.resumed = 0.0
         self.ticks = 0
         self.call: threading.Thread | None = None
@@ -156,9 +165,9 @@ class _Watch:
                 message = f"{server} has stalled: the store that it serves does not answer"
                 self._end(message, [], prints=launch.is_first_without_store)
             return
-        if self.called is None or now - self.called < _SILENT_SECONDS:
+        if self.called is None or now - self.called < self.silence:
             return
-        silent = [rank for rank in range(self.world_size) if now - self.heard.get(rank, self.called) >= _SILENT_SECONDS]
+        silent = [rank for rank in range(self.world_size) if now - self.heard.get(rank, self.called) >= self.silence]
         message = self._describe(self.answers, silent)
         if message is not None:
             first: list[bool] = []
@@ -170,7 +179,7 @@ class _Watch:
         if self.call is None or not self.call.is_alive():
             self.call = threading.Thread(target=_quietly, args=(call,), daemon=True)
             self.call.start()
-        self.call.join(_SILENT_SECONDS)
+        self.call.join(self.silence)
         return not self.call.is_alive()
 
     def _exchange(self, overdue: bool, age: float, now: float) -> None:
@@ -182,8 +191,9 @@ class _Watch:
             store.set(_ANSWER.format(self.rank), json.dumps(self._address()))
         if overdue:
             store.set(_CALLED, "")
-        elif self.called is not None and age < _POLL_SECONDS:
-            store.delete_key(_CALLED)  # it was only slow
+        elif self.calls:
+            store.delete_key(_CALLED)  # the others were only slow
+        self.calls = overdue
         if not store.check([_CALLED]):
             self.called = None
             self.answers.clear()
@@ -191,10 +201,11 @@ class _Watch:
             return
         self.called = now if self.called is None else self.called
         store.set(_ANSWER.format(self.rank), json.dumps(self._address() | self._answer(age)))
-        for rank in range(self.world_size):
-            if not store.check([_ANSWER.format(rank)]):
-                continue
-            answer = json.loads(store.get(_ANSWER.format(rank)))
+        keys = {rank: _ANSWER.format(rank) for rank in range(self.world_size)}
+        if not store.check(list(keys.values())):  # a rank that has not begun to watch has none
+            keys = {rank: key for rank, key in keys.items() if store.check([key])}
+        for rank, text in zip(keys, store.multi_get(list(keys.values())), strict=True):
+            answer = json.loads(text)
             if "tick" in answer and answer != self.answers.get(rank):
                 self.heard[rank] = now
             self.answers[rank] = answer
@@ -215,21 +226,22 @@ class _Watch:
             "phase": self.watchdog._mark.phase,
             "age": age,
             "waits": _judge(frames[0]) if frames else _OWN,
-            "debugged": any(_package(frame) in _DEBUGGERS for frame in frames),
+            "held": any(_HELD & {_module(frame), _package(frame)} for frame in frames),
             "stack": [_place(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames[:_FRAMES]],
         }
 
     def _describe(self, answers: Mapping[int, Mapping[str, Any]], silent: list[int]) -> str | None:
-        """Return which ranks have stalled, and where; None where one only takes long, or is in a debugger."""
+        """Return which ranks have stalled, and where; None where one makes progress, or a person holds it.
+
+        Where all wait in torch, which of them the others wait for is not known, and all are named.
+        """
         limit, stalled = self.watchdog.seconds, silent
         heard = {rank: answer for rank, answer in answers.items() if rank not in stalled and "tick" in answer}
-        if any(answer["debugged"] for answer in heard.values()):
+        if any(answer["held"] or answer["age"] < limit for answer in heard.values()):
             return None
         if not stalled:
             least = min(answer["waits"] for answer in heard.values())
             stalled = [rank for rank, answer in heard.items() if answer["waits"] == least]
-            if any(heard[rank]["age"] < limit for rank in stalled):
-                return None
         parts = []
         for rank in stalled:
             who = f"rank {rank}" if self.world_size > 1 else "the run"
@@ -255,25 +267,35 @@ class _Watch:
 
     def _end(self, message: str, silent: list[int], *, prints: bool) -> None:
         """End this process; one of all prints the error."""
-        if prints:
+        try:
+            # What has stalled may be the terminal, or the disk.
+            report = threading.Thread(target=self._report, args=(message if prints else None,), daemon=True)
+            report.start()
+            report.join(_PRINTING_SECONDS)
+            if self.store is not None:  # it may be in this process, and the others may not have read it
+                time.sleep(_LEAVING_SECONDS)
+            if not self.watchdog.launch.ends_peers:  # nobody else ends a process that cannot end itself
+                for rank in silent:
+                    address = self.answers.get(rank, {})
+                    if address.get("host") == socket.gethostname():
+                        os.kill(address["pid"], signal.SIGKILL)
+        finally:
+            os._exit(1)
+
+    def _report(self, message: str | None) -> None:
+        """Print the error, if this rank does, and record it."""
+        if message is not None and sys.stderr is not None:
             line_of_bar = "\n" if sys.stderr.isatty() else ""
-            print(
+            print_line(
                 f"{line_of_bar}error: {message} (no progress for {self.watchdog.seconds:g} s; --stall-seconds); "
                 "continue with --resume.",
-                file=sys.stderr,
-                flush=True,
+                sys.stderr,
             )
         with contextlib.suppress(Exception):
             self.watchdog.before_exit()
-        if self.store is not None:  # it may be in this process, and the others may not have read it
-            time.sleep(_LEAVING_SECONDS)
-        if not self.watchdog.launch.ends_peers:  # nobody else ends a process that cannot end itself
-            for rank in silent:
-                address = self.answers.get(rank, {})
-                if address.get("host") == socket.gethostname():
-                    with contextlib.suppress(OSError):
-                        os.kill(address["pid"], signal.SIGKILL)
-        os._exit(1)
+        if self.store is not None:  # what ends next is no lost peer; the store may be what does not answer
+            with contextlib.suppress(RuntimeError):
+                self.store.set(FAILED, "")
 
 
 def _quietly(call: Callable[[], object]) -> None:
@@ -282,11 +304,17 @@ def _quietly(call: Callable[[], object]) -> None:
         call()
 
 
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
 def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _module(frame).partition(".")[0]
 
 
 def _judge(innermost: FrameType) -> int:
+    if _module(innermost) in _WAITING:
+        return _WAITS
     return {"torch": _WAITS, "classify": _OWN}.get(_package(innermost), _FOREIGN)
 
 

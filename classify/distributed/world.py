@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from classify.distributed.watchdog import Watchdog
+from classify.distributed.watchdog import FAILED, Watchdog
 from classify.errors import ClassifyError, InputError, is_lost_peer
 from classify.launch import accelerators, launcher
 from classify.launch.accelerator import Accelerator
@@ -23,8 +23,8 @@ from classify.launch.device_plan import DevicePlan, ParallelMode
 _GLOO_SECONDS = 0.1
 # Maximum of `World.cache_sharers`, so that micro-batches do not become too small.
 _SHARERS = 4
-# Keys of the store: a rank has an error to print; a rank has printed that a peer is lost.
-_FAILED, _REPORTED = "failed", "reported"
+# Key of the store: a rank has printed that a peer is lost.
+_REPORTED = "reported"
 
 
 @dataclass
@@ -285,8 +285,8 @@ class World:
             return
         with contextlib.suppress(RuntimeError):  # the store may have ended with its process
             if not is_lost_peer(error):
-                self.store.set(_FAILED, "")
-            elif not self.store.check([_FAILED]) and self.store.add(_REPORTED, 1) == 1:
+                self.store.set(FAILED, "")
+            elif not self.store.check([FAILED]) and self.store.add(_REPORTED, 1) == 1:
                 launcher.print_killed("another process of this run ended without an error message")
 
     def describe(self) -> str:

@@ -48,7 +48,7 @@ def compute_logits(
                     outputs.append(
                         (output.cpu() if world.accelerator.lazy_execution else output)[: len(places)].float()
                     )
-                    bar.update(len(places) * world.world_size)
+            bar.update(len(batch) * world.world_size)
         for _ in range(idle):  # FSDP: other ranks still compute; the result is dropped
             classifier(classifier.batch(tokens, rows[:1]).to(world.device), features=features)
     finally:

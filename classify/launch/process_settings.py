@@ -20,6 +20,8 @@ _MMAP_THRESHOLD = (-3, 32 << 20)
 _REPORTED = (
     "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "LOCAL_RANK", "WORLD_SIZE",
 )  # fmt: skip
+# Whether this process is the program, not another one that uses the library.
+_is_program = False
 # Process in which training or prediction has computed last; a forked one inherits its parent's.
 _computing_process: int | None = None
 # Variables that a training sets for the libraries it calls.
@@ -77,12 +79,19 @@ def limit_spinning(environment: MutableMapping[str, str]) -> None:
 
 def prepare_process() -> None:
     """Set up a process that runs only this program, before torch is imported."""
+    global _is_program
+    _is_program = True
     keep_freed_memory(os.environ)
     limit_spinning(os.environ)
     # c10d warns of each peer whose name cannot be resolved.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # By default tokenizers use one core after a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def is_program() -> bool:
+    """Return whether this process runs only this program: what ends it harms no one else."""
+    return _is_program
 
 
 def prepare_threads() -> None:

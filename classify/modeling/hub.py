@@ -195,12 +195,12 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     for index in path.glob("*.safetensors.index.json"):
         try:
             listed = read_json(index)
-            shards, _ = set(listed["weight_map"].values()), listed["metadata"]  # transformers needs both
-        except (ValueError, KeyError, AttributeError) as error:
+            shards, _ = {*map(str, listed["weight_map"].values())}, listed["metadata"]  # transformers needs both
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise InputError(
                 f"--model {name}: {index} is not an index of weights ({error}); save the model again."
             ) from None
-        missing = sorted(shard for shard in shards if Path(shard).name != shard or not (path / shard).exists())
+        missing = sorted(shard for shard in shards if Path(shard).name != shard or not (path / shard).is_file())
         if missing:
             raise InputError(f"--model {name}: {missing[0]}, listed in {index}, is not in that folder; copy it there.")
     names: set[str] = set()

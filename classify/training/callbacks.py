@@ -17,8 +17,8 @@ from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer, describe_divergence
 
-# Probabilities of validation texts that differ by less are the same; a model that learns has some that differ by half.
-_SAME = 1e-3
+# Validation texts whose logits differ by less get the same output. Those of a random head differ by more.
+_SAME = 1e-2
 # Most of the time that saving within an epoch may take.
 _SAVING_SHARE = 0.02
 
@@ -41,17 +41,21 @@ class Evaluate(Callback):
             self.score_epoch(trainer)
             self.context.timeline.end("evaluation")
         patience = self.context.config.training.patience
+        self.must_retry &= not step.stopped  # a resumed run sees it again
+        if self.must_retry:
+            return True
         if step.eval_due and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
-        return self.must_retry
+        return False
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score the validation split, if there is one; print and log, and remember the best score."""
         context, progress = self.context, trainer.progress
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
+        collapsed_before = progress.collapsed_epoch
         score, better = self.score(trainer)
         mean = progress.mean_loss
         if progress.first_loss is None and progress.position % trainer.batches.num_rows == 0:
@@ -64,23 +68,20 @@ class Evaluate(Callback):
             )
         if score is not None:
             self.log.write_score(trainer, score)
-            self._look_for_collapse(trainer)
+            if progress.step and progress.collapsed_epoch == trainer.epoch:
+                self._note_collapse(trainer, is_first=collapsed_before is None)
 
-    def _look_for_collapse(self, trainer: Trainer) -> None:
-        """Print a note where the model that was just scored tells no text from another; it may have to go back."""
+    def _note_collapse(self, trainer: Trainer, *, is_first: bool) -> None:
+        """Print that the model which was just scored tells no text from another; it may have to go back."""
         progress, training = trainer.progress, self.context.config.training
-        probabilities = self.context.inputs.task.probabilities(self.logits[progress.step])
-        if not progress.step or len(probabilities) < 2 or np.ptp(probabilities, axis=0).max() >= _SAME:
-            return
-        best, is_first = progress.best, progress.collapsed_epoch is None
-        progress.collapsed_epoch = trainer.epoch
+        best = progress.best
         assert best is not None, "the step was scored"
-        self.must_retry = training.on_collapse == "retry" and not progress.retries and best["step"] != progress.step
+        self.must_retry = training.on_collapse == "retry" and not progress.retries and not progress.best_collapsed
         if self.must_retry:
             start = f"epoch {best['epoch']:.4g}" if best["step"] else "the start"
-            now = f"going back once to the weights of {start}, at half the learning rate with twice the warm-up"
+            now = f"going back once to the weights of {start}, at half the learning rate"
         else:
-            now = f"use a lower --learning-rate{'' if progress.retries else ', or --on-collapse retry'}"
+            now = f"use a lower --learning-rate{', or --on-collapse retry' * (training.on_collapse == 'continue')}"
         if is_first or self.must_retry:
             self.context.output.log(f"note: {describe_collapse(trainer.epoch)}; {now}")
 
@@ -101,8 +102,9 @@ class Evaluate(Callback):
         if context.selection_metric not in score.values:
             raise InputError(f"metrics: {context.selection_metric!r} is not defined on the validation rows.")
         # Rank 0's for all: scores that differ in the last bit may be ranked otherwise on another rank's processor.
-        values = context.world.broadcast(score.values)
-        better = progress.add_score(values, trainer.epoch, context.selection_metric)
+        collapsed = len(logits) > 1 and bool(np.ptp(logits, axis=0).max() < _SAME)
+        values, collapsed = context.world.broadcast([score.values, collapsed])
+        better = progress.add_score(values, trainer.epoch, context.selection_metric, collapsed=collapsed)
         assert progress.best is not None
         steps = {int(progress.best["step"]), progress.step}
         self.logits = {step: kept for step, kept in {**self.logits, progress.step: logits}.items() if step in steps}
@@ -207,7 +209,7 @@ class GivenCallbacks(Callback):
 
 def describe_collapse(epoch: float) -> str:
     """Return what a collapsed training is, in words."""
-    return f"training has collapsed by epoch {epoch:.4g}: all validation texts get the same probabilities"
+    return f"training has collapsed by epoch {epoch:.4g}: all validation texts get the same output"
 
 
 def _all_finite(weights: Tensors) -> bool:

@@ -33,8 +33,10 @@ class Progress:
     min_micro_batches: int = 1
     # Steps that --on-nan left out.
     skipped_steps: int = 0
-    # Epoch after which training had last collapsed, and how often --on-collapse went back since.
+    # Epoch after which training had last collapsed, whether the best step had, too, and how often --on-collapse went
+    # back.
     collapsed_epoch: float | None = None
+    best_collapsed: bool = False
     retries: int = 0
     # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
     best: dict[str, float] | None = None
@@ -58,15 +60,21 @@ class Progress:
         """Return whether `end` was decided for these limits."""
         return self.end is not None and self.time_plan == _time_plan(config)
 
-    def add_score(self, scores: dict[str, float], epoch: float, metric: str) -> bool:
+    def add_score(self, scores: dict[str, float], epoch: float, metric: str, *, collapsed: bool = False) -> bool:
         """Remember the scores of the current step on the validation split; return whether they are the best so far."""
         begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
         self.last_eval_step = self.step
         self.last_eval = {"step": self.step, "epoch": epoch, **scores}
-        better = self.best is None or _rank(self.last_eval, metric) > _rank(self.best, metric)
+        # A model that collapsed is never better than one that has not, whose score may be as low.
+        better = self.best is None or (not collapsed, _rank(self.last_eval, metric)) > (
+            not self.best_collapsed,
+            _rank(self.best, metric),
+        )
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
-            self.best = self.last_eval
+            self.best, self.best_collapsed = self.last_eval, collapsed
+        if collapsed:
+            self.collapsed_epoch = epoch
         return better
 
     def add_unscored(self, epoch: float) -> None:
@@ -77,7 +85,7 @@ class Progress:
     def clear_best(self) -> None:
         """Forget the best step, whose weights are lost; this one, if it was scored, is the best then."""
         was_scored = self.last_eval_step == self.step
-        self.best = self.last_eval if was_scored else None
+        self.best, self.best_collapsed = self.last_eval if was_scored else None, False
         self.last_eval_step, self.epochs_without_improvement = self.step if was_scored else None, 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
@@ -97,6 +105,8 @@ class Progress:
         assert self.last_eval is not None
         if rule == "last" or self.best["step"] == self.last_eval["step"]:
             return self.last_eval
+        if self.collapsed_epoch == self.last_eval["epoch"]:
+            return self.best
         if rule == "best" or metric in ERRORS or share is None:
             return self.best
         accuracy = self.last_eval[share]

@@ -149,7 +149,7 @@ def _run(context: TrainingContext) -> Path:
         )
         fit()
         if evaluate.must_retry:
-            _go_back(context, trainer)
+            _go_back(context, trainer, train_log)
             evaluate.must_retry = False
             fit()
         if (collapsed := trainer.progress.collapsed_epoch) is not None:
@@ -164,13 +164,18 @@ def _run(context: TrainingContext) -> Path:
     return output.folder
 
 
-def _go_back(context: TrainingContext, trainer: Trainer) -> None:
+def _go_back(context: TrainingContext, trainer: Trainer, train_log: Log) -> None:
     """Continue from the best step, for --on-collapse. A collective."""
-    progress = trainer.progress
-    assert progress.best is not None
-    trainer.load_state_dict(resume.find_step(context.output, int(progress.best["step"])))
-    trainer.progress.retries = progress.retries + 1
-    trainer.progress.collapsed_epoch = progress.collapsed_epoch
+    before = trainer.progress
+    assert before.best is not None
+    step = int(before.best["step"])
+    trainer.load_state_dict(resume.find_step(context.output, step))
+    train_log.cut(step)
+    now = trainer.progress
+    now.retries, now.collapsed_epoch = before.retries + 1, before.collapsed_epoch
+    # What this start of the run has found out, or decided.
+    now.min_micro_batches = max(now.min_micro_batches, before.min_micro_batches)
+    now.end, now.time_plan = before.end, before.time_plan
 
 
 def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:

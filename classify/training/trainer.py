@@ -247,7 +247,8 @@ class Trainer:
                 return
 
     def _compute_learning_rate(self, total_steps: int) -> float:
-        """Return the learning rate of the next step; half of it, with twice the warm-up, after --on-collapse retry."""
+        """Return the learning rate of the next step; half of it, with twice the warm-up, after
+        --on-collapse has gone back."""
         config, times = self.config, 2**self.progress.retries
         warmup = config.warmup_steps * times
         if config.warmup_steps < 1:
