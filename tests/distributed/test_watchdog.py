@@ -144,6 +144,7 @@ def test_a_restarted_job_survives_a_rank_that_stalls_once(table: Path, model_fol
     assert read_json(tmp_path / "out" / "run.json")["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_one_process_watches_itself(table: Path, model_folder: Path, tmp_path: Path) -> None:
     start = [sys.executable, SCRIPT]
     code, err, seconds = train(start, table, model_folder, tmp_path, "0", "sleep")
@@ -188,13 +189,13 @@ def test_what_is_slow_has_not_stalled(tmp_path: Path) -> None:
         "from classify.distributed.watchdog import Watchdog\n"
         "from classify.launch.process_settings import prepare_process\n"
         "prepare_process()\n"
-        "watchdog = Watchdog(2)\n"
+        "watchdog = Watchdog(1)\n"
         "for step in range(3):\n"
         "    with watchdog.watch('step', step):\n"
-        "        time.sleep(1 if step else 3)\n"
+        "        time.sleep(0.5 if step else 2)\n"
         "        watchdog.beat()\n"
-        "        time.sleep(1)\n"
-        "    time.sleep(3 if step == 1 else 0)\n"
+        "        time.sleep(0.5)\n"
+        "    time.sleep(2 if step == 1 else 0)\n"
         "watchdog.close()\n"
         "print('done')\n"
     )
