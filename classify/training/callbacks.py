@@ -68,7 +68,7 @@ class Evaluate(Callback):
             )
         if score is not None:
             self.log.write_score(trainer, score)
-            if progress.step and progress.collapsed_epoch == trainer.epoch:
+            if progress.step and progress.last_collapsed:
                 self._note_collapse(trainer, is_first=collapsed_before is None)
 
     def _note_collapse(self, trainer: Trainer, *, is_first: bool) -> None:

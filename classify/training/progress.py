@@ -33,9 +33,10 @@ class Progress:
     min_micro_batches: int = 1
     # Steps that --on-nan left out.
     skipped_steps: int = 0
-    # Epoch after which training had last collapsed, whether the best step had, too, and how often --on-collapse went
-    # back.
+    # Epoch after which training had last collapsed, whether the last scored step and the best one had, and how often
+    # --on-collapse went back.
     collapsed_epoch: float | None = None
+    last_collapsed: bool = False
     best_collapsed: bool = False
     retries: int = 0
     # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
@@ -73,6 +74,7 @@ class Progress:
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
             self.best, self.best_collapsed = self.last_eval, collapsed
+        self.last_collapsed = collapsed
         if collapsed:
             self.collapsed_epoch = epoch
         return better
@@ -105,7 +107,7 @@ class Progress:
         assert self.last_eval is not None
         if rule == "last" or self.best["step"] == self.last_eval["step"]:
             return self.last_eval
-        if self.collapsed_epoch == self.last_eval["epoch"]:
+        if self.last_collapsed:
             return self.best
         if rule == "best" or metric in ERRORS or share is None:
             return self.best

@@ -85,6 +85,16 @@ def test_nothing_better_to_go_back_to(
     assert "going back" not in printed
 
 
+def test_the_second_attempt_counts(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends at the epoch at which the first one had collapsed."""
+    settings: dict[str, Any] = {"num_train_epochs": 1, "on_collapse": "retry", "keep": "auto", "learning_rate": 1e-4}
+    train(model_folder, table, tmp_path / "out", **settings)
+    assert read_json(tmp_path / "out" / "metrics.json")["best_epoch"] == 1
+    assert capsys.readouterr().out.count("has collapsed") == 1
+
+
 def test_collapsed_weights_are_not_kept(model_folder: Path, table: Path, tmp_path: Path) -> None:
     train(model_folder, table, tmp_path / "out", num_train_epochs=1)
     assert read_json(tmp_path / "out" / "metrics.json")["best_epoch"] == 0
