@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from classify.console import print_line
+from classify.console import is_terminal, print_line
 from classify.launch import process_settings
 from classify.launch.launcher import Launch
 
@@ -41,9 +41,15 @@ _SILENT_SECONDS, _SILENT_SHARE = 1.2, 1 / 60
 _LEAVING_SECONDS, _PRINTING_SECONDS = 1.0, 2.0
 _FRAMES = 5
 # Modules in which a person holds a process: debuggers, and what writes to a terminal, which may be paused.
-_HELD = {"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy", "tqdm", "classify.console"}
-# Modules in which a rank waits for others; under NCCL it does where a result is read.
-_WAITING = {"classify.distributed.world", "classify.distributed.batch_norm"}
+_DEBUGGERS, _PRINTING = {"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy"}, {"tqdm", "classify.console"}
+# Modules in which a rank waits for others: where it reads what a device computes with them, as under NCCL.
+_WAITING = {
+    "classify.distributed.world",
+    "classify.distributed.batch_norm",
+    "classify.evaluation.inference",
+    "classify.training.strategies.base",
+    "classify.training.trainer",
+}
 # Key of the store: a rank has an error to print.
 FAILED = "failed"
 # Keys of the store: a rank calls all to answer; what rank n answers; a rank prints the error.
@@ -128,8 +134,10 @@ class _Watch:
         self.store = None if watchdog.store is None else watchdog.store.clone()  # type: ignore[attr-defined]
         self.answers: dict[int, dict[str, Any]] = {}  # of each rank: its last answer
         self.heard: dict[int, float] = {}  # when that came
+        self.addresses: dict[int, dict[str, Any]] = {}  # where rank n is found, as far as that was read
         self.called: float | None = None
         self.calls = False
+        self.missed = 0
         self.silence = max(_SILENT_SECONDS, _SILENT_SHARE * watchdog.seconds)
         self.resumed = 0.0
         self.ticks = 0
@@ -159,12 +167,14 @@ class _Watch:
             return
         faulthandler.dump_traceback_later(max(1.0, min(limit / 2, limit - 1)), file=self.stack)
         if not self._within_time(lambda: self._exchange(overdue, age, now)):
-            # Only a stopped process does not answer; rank 0's serves the store, or the launcher's.
-            if overdue:
+            # A stopped process does not answer; rank 0's serves the store, or the launcher's.
+            self.missed += 1
+            if overdue and self.missed > 1:
                 server = "rank 0" if launch.main_serves_store else "the launcher"
                 message = f"{server} has stalled: the store that it serves does not answer"
-                self._end(message, [], prints=launch.is_first_without_store)
+                self._end(message, [0] * launch.main_serves_store, prints=launch.is_first_without_store)
             return
+        self.missed = 0
         if self.called is None or now - self.called < self.silence:
             return
         silent = [rank for rank in range(self.world_size) if now - self.heard.get(rank, self.called) >= self.silence]
@@ -175,12 +185,22 @@ class _Watch:
             self._end(message, silent, prints=first == [True])
 
     def _within_time(self, call: Callable[[], object]) -> bool:
-        """Return whether a call of the store ended in time; nothing is called while an earlier one has not."""
-        if self.call is None or not self.call.is_alive():
-            self.call = threading.Thread(target=_quietly, args=(call,), daemon=True)
-            self.call.start()
+        """Return whether a call of the store succeeded in time; none is made while an earlier one has not ended."""
+        if self.call is not None and self.call.is_alive():
+            self.call.join(self.silence)
+            return False
+        done: list[bool] = []
+
+        def run() -> None:
+            # A store whose process has ended is a lost peer, which the main thread sees.
+            with contextlib.suppress(RuntimeError):
+                call()
+                done.append(True)
+
+        self.call = threading.Thread(target=run, daemon=True)
+        self.call.start()
         self.call.join(self.silence)
-        return not self.call.is_alive()
+        return bool(done)
 
     def _exchange(self, overdue: bool, age: float, now: float) -> None:
         """Call all ranks where this one is overdue; answer, and read the answers, after a call."""
@@ -189,6 +209,8 @@ class _Watch:
         self.ticks += 1
         if self.ticks == 1:
             store.set(_ANSWER.format(self.rank), json.dumps(self._address()))
+        if not self.addresses and store.check([_ANSWER.format(0)]):  # of the rank that may serve the store
+            self.addresses[0] = json.loads(store.get(_ANSWER.format(0)))
         if overdue:
             store.set(_CALLED, "")
         elif self.calls:
@@ -208,15 +230,16 @@ class _Watch:
             answer = json.loads(text)
             if "tick" in answer and answer != self.answers.get(rank):
                 self.heard[rank] = now
-            self.answers[rank] = answer
+            self.answers[rank] = self.addresses[rank] = answer
 
     def _address(self) -> dict[str, Any]:
         """Return where other processes find this one, and the stack that faulthandler writes."""
         assert self.stack is not None
-        return {"host": socket.gethostname(), "pid": os.getpid(), "stack_file": self.stack.fileno()}
+        return {"host": _host(), "pid": os.getpid(), "stack_file": self.stack.fileno()}
 
     def _answer(self, age: float) -> dict[str, Any]:
         """Return what the main thread does."""
+        held = _DEBUGGERS | (_PRINTING if is_terminal(sys.stdout) or is_terminal(sys.stderr) else set())
         frames, frame = [], sys._current_frames().get(self.main_thread)
         while frame is not None:
             frames.append(frame)
@@ -226,7 +249,7 @@ class _Watch:
             "phase": self.watchdog._mark.phase,
             "age": age,
             "waits": _judge(frames[0]) if frames else _OWN,
-            "held": any(_HELD & {_module(frame), _package(frame)} for frame in frames),
+            "held": any(held & {_module(frame), _package(frame)} for frame in frames),
             "stack": [_place(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames[:_FRAMES]],
         }
 
@@ -236,6 +259,8 @@ class _Watch:
         Where all wait in torch, which of them the others wait for is not known, and all are named.
         """
         limit, stalled = self.watchdog.seconds, silent
+        if self.rank in silent:  # what is late is this thread
+            return None
         heard = {rank: answer for rank, answer in answers.items() if rank not in stalled and "tick" in answer}
         if any(answer["held"] or answer["age"] < limit for answer in heard.values()):
             return None
@@ -249,14 +274,14 @@ class _Watch:
                 where = heard[rank]
                 parts.append(f"{who} has stalled {_in_phase(where['phase'])}: {' < '.join(where['stack'])}")
             else:
-                stack = self._stack_of(answers.get(rank, {}))
+                stack = self._stack_of(self.addresses.get(rank, {}))
                 why = f"it holds the interpreter's lock: {stack}" if stack else "it does not respond"
                 parts.append(f"{who} has stalled {_in_phase(self.watchdog._mark.phase)}: {why}")
         return "; ".join(parts)
 
     def _stack_of(self, address: Mapping[str, Any]) -> str:
         """Return the innermost frames that faulthandler has written in a process of this machine, or ""."""
-        if address.get("host") != socket.gethostname():
+        if address.get("host") != _host():
             return ""
         with contextlib.suppress(OSError):
             text = Path(f"/proc/{address['pid']}/fd/{address['stack_file']}").read_text(errors="replace")
@@ -275,10 +300,10 @@ class _Watch:
             if self.store is not None:  # it may be in this process, and the others may not have read it
                 time.sleep(_LEAVING_SECONDS)
             if not self.watchdog.launch.ends_peers:  # nobody else ends a process that cannot end itself
-                for rank in silent:
-                    address = self.answers.get(rank, {})
-                    if address.get("host") == socket.gethostname():
-                        os.kill(address["pid"], signal.SIGKILL)
+                for address in (self.addresses.get(rank, {}) for rank in silent):
+                    if address.get("host") == _host():
+                        with contextlib.suppress(OSError):
+                            os.kill(address["pid"], signal.SIGKILL)
         finally:
             os._exit(1)
 
@@ -298,10 +323,11 @@ class _Watch:
                 self.store.set(FAILED, "")
 
 
-def _quietly(call: Callable[[], object]) -> None:
-    """Call; a store whose process has ended is a lost peer, which the main thread sees."""
-    with contextlib.suppress(RuntimeError):
-        call()
+def _host() -> str:
+    """Return the machine, and its process numbers: containers may share a host name."""
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
 
 
 def _module(frame: FrameType) -> str:

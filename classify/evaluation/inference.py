@@ -50,7 +50,8 @@ def compute_logits(
                     )
             bar.update(len(batch) * world.world_size)
         for _ in range(idle):  # FSDP: other ranks still compute; the result is dropped
-            classifier(classifier.batch(tokens, rows[:1]).to(world.device), features=features)
+            with world.watchdog.watch("scoring batch", len(local_batches)):
+                classifier(classifier.batch(tokens, rows[:1]).to(world.device), features=features)
     finally:
         bar.close()
         classifier.train(training)

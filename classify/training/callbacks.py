@@ -12,6 +12,7 @@ from classify.errors import ClassifyError, InputError
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.parts import StepState
+from classify.training.progress import Progress
 from classify.training.setup import TrainingContext
 from classify.training.strategies.named_state import Tensors
 from classify.training.train_log import Log
@@ -33,17 +34,20 @@ class Evaluate(Callback):
     def __init__(self, context: TrainingContext, log: Log):
         self.context, self.log = context, log
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
-        self.must_retry = False
+        self.must_retry = self._noted = False
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> bool:
         if step.eval_due:
             self.context.timeline.end("epochs")
             self.score_epoch(trainer)
             self.context.timeline.end("evaluation")
-        patience = self.context.config.training.patience
-        self.must_retry &= not step.stopped  # a resumed run sees it again
-        if self.must_retry:
-            return True
+        patience, progress = self.context.config.training.patience, trainer.progress
+        if step.eval_due and progress.last_collapsed:
+            retries = self.context.config.training.on_collapse == "retry" and not progress.retries
+            self.must_retry = retries and not progress.best_collapsed
+            self._note_collapse(progress)
+            if self.must_retry:  # nothing of it is saved, so a run that is resumed here sees it again
+                return True
         if step.eval_due and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
@@ -55,7 +59,6 @@ class Evaluate(Callback):
         """Score the validation split, if there is one; print and log, and remember the best score."""
         context, progress = self.context, trainer.progress
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
-        collapsed_before = progress.collapsed_epoch
         score, better = self.score(trainer)
         mean = progress.mean_loss
         if progress.first_loss is None and progress.position % trainer.batches.num_rows == 0:
@@ -68,22 +71,21 @@ class Evaluate(Callback):
             )
         if score is not None:
             self.log.write_score(trainer, score)
-            if progress.step and progress.last_collapsed:
-                self._note_collapse(trainer, is_first=collapsed_before is None)
 
-    def _note_collapse(self, trainer: Trainer, *, is_first: bool) -> None:
-        """Print that the model which was just scored tells no text from another; it may have to go back."""
-        progress, training = trainer.progress, self.context.config.training
-        best = progress.best
+    def _note_collapse(self, progress: Progress) -> None:
+        """Print, once for each attempt, that the model which was just scored tells no text from another."""
+        best, epoch = progress.best, progress.collapsed_epoch
         assert best is not None, "the step was scored"
-        self.must_retry = training.on_collapse == "retry" and not progress.retries and not progress.best_collapsed
+        assert epoch is not None
         if self.must_retry:
             start = f"epoch {best['epoch']:.4g}" if best["step"] else "the start"
             now = f"going back once to the weights of {start}, at half the learning rate"
         else:
-            now = f"use a lower --learning-rate{', or --on-collapse retry' * (training.on_collapse == 'continue')}"
-        if is_first or self.must_retry:
-            self.context.output.log(f"note: {describe_collapse(trainer.epoch)}; {now}")
+            advised = self.context.config.training.on_collapse == "continue"
+            now = f"use a lower --learning-rate{', or --on-collapse retry' * advised}"
+        if self.must_retry or not self._noted:
+            self.context.output.log(f"note: {describe_collapse(epoch)}; {now}")
+        self._noted = True
 
     def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
         """Return the validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""

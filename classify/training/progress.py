@@ -74,7 +74,7 @@ class Progress:
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
             self.best, self.best_collapsed = self.last_eval, collapsed
-        self.last_collapsed = collapsed
+        self.last_collapsed = collapsed = collapsed and self.step > 0
         if collapsed:
             self.collapsed_epoch = epoch
         return better
@@ -87,7 +87,7 @@ class Progress:
     def clear_best(self) -> None:
         """Forget the best step, whose weights are lost; this one, if it was scored, is the best then."""
         was_scored = self.last_eval_step == self.step
-        self.best, self.best_collapsed = self.last_eval if was_scored else None, False
+        self.best, self.best_collapsed = self.last_eval if was_scored else None, was_scored and self.last_collapsed
         self.last_eval_step, self.epochs_without_improvement = self.step if was_scored else None, 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:

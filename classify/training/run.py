@@ -152,13 +152,13 @@ def _run(context: TrainingContext) -> Path:
             _go_back(context, trainer, train_log)
             evaluate.must_retry = False
             fit()
-        if (collapsed := trainer.progress.collapsed_epoch) is not None:
-            then = "; --on-collapse went back to better weights" if trainer.progress.retries else ""
-            record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps){then}"))
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
+        if (collapsed := trainer.progress.collapsed_epoch) is not None:
+            then = "; --on-collapse went back to better weights" if trainer.progress.retries else ""
+            record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps){then}"))
         finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
         given.end()
     return output.folder

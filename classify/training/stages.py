@@ -111,7 +111,7 @@ def fit(
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
     with stop_signals() as received, context.world.announce_errors(), bar_of_steps as bar:
-        trainer.fit(
+        ended = trainer.fit(
             [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
             save_requested=save_requested,
@@ -121,9 +121,9 @@ def fit(
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):
+            saved = "whose collapsed weights are not saved" if ended else "which is saved"
             raise Interrupted(
-                f"stopped by {signal.Signals(number).name} "
-                f"{stopped_at or f'after step {progress.step}, which is saved'}; "
+                f"stopped by {signal.Signals(number).name} {stopped_at or f'after step {progress.step}, {saved}'}; "
                 f"continue with --resume {shlex.quote(str(context.output.folder))}",
                 number,
             )

@@ -112,6 +112,14 @@ class Tracker:
             self._boards[part] = board
         return self._boards[part]
 
+    def cut(self, after_step: int) -> None:
+        """Have TensorBoard drop what was written beyond a step."""
+        self._purge_step = after_step + 1
+        if self._boards is not None:
+            for board in self._boards.values():
+                board.close()
+            self._boards = {}
+
     def close(self) -> None:
         """Flush and close; safe to call twice."""
         boards, others = self._boards or {}, self._others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 from collections.abc import Iterator
@@ -39,26 +38,25 @@ class Log(Callback):
 
     def __init__(self, context: TrainingContext, after_step: int | None):
         self.output = output = context.output
+        trackers = context.inputs.trackers
         self._file: IO[str] | None = None
         self._tracker = Tracker()
-        trackers = context.inputs.trackers
-        if not output.world.is_main:  # each machine has its own files, but a server gets a run once
-            trackers = tuple(name for name in trackers if name == "tensorboard")
-        self._make_tracker = functools.partial(Tracker, trackers, output.folder, context.config.flat())
-        self.cut(after_step)
-        with self._close_on_error(), output.world.sync_errors(), output.writing("tensorboard"):
+        with self._close_on_error(), output.world.sync_errors(), output.writing("the training log"):
             if output.is_writer:
+                self._file = _reopen(output.folder / "train_log.jsonl", after_step)
+                if not output.world.is_main:  # each machine has its own files, but a server gets a run once
+                    trackers = tuple(name for name in trackers if name == "tensorboard")
+                self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
                 lines = (f"- {finding.line()}" for finding in decisions(context.findings))
                 self._tracker.log_text("decisions", "\n".join(lines))
 
-    def cut(self, after_step: int | None) -> None:
-        """Drop what was written beyond a step (None: all), and continue from there. A collective."""
-        output = self.output
-        with self._close_on_error(), output.world.sync_errors(), output.writing("the training log"):
-            if output.is_writer:
-                self.close()
-                self._file = _reopen(output.folder / "train_log.jsonl", after_step)
-                self._tracker = self._make_tracker(after_step)
+    def cut(self, after_step: int) -> None:
+        """Drop what was written beyond a step, and continue from there; a tracking server keeps it. A collective."""
+        with self.output.world.sync_errors(), self.output.writing("the training log"):
+            if self._file is not None:
+                self._file.close()
+                self._file = _reopen(self.output.folder / "train_log.jsonl", after_step)
+                self._tracker.cut(after_step)
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if step.metrics is None or self._file is None:

@@ -177,15 +177,19 @@ class Trainer:
         stop_requested: Callable[[], bool] = lambda: False,
         time_limit_reached: Callable[[], bool] = lambda: False,
         save_requested: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Train to the end, calling each callback after each step; see `steps`. A collective."""
+    ) -> bool:
+        """Train to the end, calling each callback after each step; see `steps`. A collective.
+
+        Returns whether a callback ended the loop.
+        """
         for event in self.steps(
             stop_requested=stop_requested, time_limit_reached=time_limit_reached, save_requested=save_requested
         ):
             if any(callback.on_step_end(self, event) for callback in callbacks):
-                return
+                return True
             if self.progress.is_out_of_patience(self.config.patience):
-                return
+                return False
+        return False
 
     def steps(
         self,
@@ -271,7 +275,8 @@ class Trainer:
         Adds it to the epoch's loss, which a checkpoint holds, so it is called before each. Raises ClassifyError where
         the mean is not finite.
         """
-        total = self.world.all_reduce_sum([float(loss)])[0]
+        with self.world.watchdog.watch("step", self.progress.step):
+            total = self.world.all_reduce_sum([float(loss)])[0]
         self.progress.epoch_loss += total
         self.progress.epoch_weight += weight
         mean = total / weight

@@ -183,25 +183,27 @@ def test_a_suspended_job_continues(table: Path, model_folder: Path, tmp_path: Pa
 
 
 def test_what_is_slow_has_not_stalled(tmp_path: Path) -> None:
-    """Steps of half the limit, a first one of more, and what comes between steps."""
+    """Steps within the limit, a first one of more, and what comes between steps; a step without end has."""
     program = (
         "import time\n"
         "from classify.distributed.watchdog import Watchdog\n"
         "from classify.launch.process_settings import prepare_process\n"
         "prepare_process()\n"
-        "watchdog = Watchdog(1)\n"
+        "watchdog = Watchdog(2)\n"
         "for step in range(3):\n"
         "    with watchdog.watch('step', step):\n"
-        "        time.sleep(0.5 if step else 2)\n"
+        "        time.sleep(0.5 if step else 3)\n"
         "        watchdog.beat()\n"
         "        time.sleep(0.5)\n"
-        "    time.sleep(2 if step == 1 else 0)\n"
-        "watchdog.close()\n"
-        "print('done')\n"
+        "    time.sleep(3 if step == 1 else 0)\n"
+        "print('done', flush=True)\n"
+        "with watchdog.watch('step', 3):\n"
+        "    time.sleep(60)\n"
     )
     (tmp_path / "slow.py").write_text(program)
     done = run_python(tmp_path, str(tmp_path / "slow.py"), PYTHONPATH=str(ROOT))
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert (done.returncode, done.stdout) == (1, "done\n"), done.stderr
+    assert done.stderr.startswith("error: the run has stalled in step 3: <module> (slow.py:"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -227,6 +229,23 @@ def test_who_has_stalled(ages: tuple[int | None, ...], waits: tuple[int | None, 
     message = watch._describe(answers, [rank for rank, age in enumerate(ages) if age is None])
     assert re.findall(r"rank (\d) has stalled", message or "") == list(named or "")
     assert watch._describe({rank: answer | {"held": True} for rank, answer in answers.items()}, []) is None
+
+
+def test_a_late_store_says_nothing_of_a_rank() -> None:
+    """A call that ends in a later tick is not that tick's, and one that fails is none."""
+    watch = _Watch(Watchdog(5, Launch(world_size=2)), 0, threading.Event())
+    watch.silence = 0.05
+    go_on = threading.Event()
+    assert not watch._within_time(go_on.wait)
+    go_on.set()
+    assert not watch._within_time(lambda: None)  # the first one ends, this one was not made
+    assert watch._within_time(lambda: None)
+
+    def fail() -> None:
+        raise RuntimeError("connection reset")
+
+    assert not watch._within_time(fail)
+    assert watch._describe({}, [0, 1]) is None
 
 
 def test_no_thread_where_nobody_watches() -> None:

@@ -75,6 +75,22 @@ def test_back_to_a_later_step_and_resumed_the_bits_are_the_same(
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
+def test_a_signal_at_the_collapse_saves_nothing_of_it(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"on_collapse": "retry", "num_train_epochs": 1, "learning_rate": 1e-4}
+    train(model_folder, table, tmp_path / "whole", **settings)
+    with monkeypatch.context() as patch:
+        stop_at(3, patch)
+        with pytest.raises(Interrupted, match="after step 3, whose collapsed weights are not saved"):
+            train(model_folder, table, tmp_path / "parts", **settings)
+    assert [path.name for path in (tmp_path / "parts" / "checkpoints").glob("step-*")] == ["step-00000000"]
+    train(model_folder, table, tmp_path / "parts", resume_from_checkpoint=True, **settings)
+    weights = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("parts", "whole")]
+    assert weights[0] == weights[1]
+
+
 def test_nothing_better_to_go_back_to(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
