@@ -62,6 +62,7 @@ class PartialLogits:
         """Append rows (n, outputs)."""
         self._file.write(np.ascontiguousarray(logits).tobytes())
         self._file.flush()
+        os.fsync(self._file.fileno())
         self.rows += len(logits)
 
     def __iter__(self) -> Iterator[Logits]:
@@ -104,6 +105,12 @@ class PartialLogits:
                 f"{self.path}: holds an interrupted prediction of this table; continue it with --resume, or delete it."
             )
         rows = (size - len(header)) // (4 * self.outputs)
+        # Where the power failed, the end of what was written last may be zeros, which no logit is exactly.
+        first = max(0, rows - _BLOCK)
+        self._file.seek(len(header) + 4 * self.outputs * first)
+        last = np.frombuffer(self._file.read(4 * self.outputs * (rows - first)), dtype=np.float32)
+        lost = np.flatnonzero((last.reshape(-1, self.outputs) == 0).any(axis=1))
+        rows = first + int(lost[0]) if len(lost) else rows
         self._file.truncate(len(header) + 4 * self.outputs * rows)
         return rows
 

@@ -28,7 +28,8 @@ SECONDS = 3
 STALLING = """
 import os
 
-if os.environ.get("RANK", "0") == {rank!r}:
+places = [os.environ.get(name) for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")]
+if next((place for place in places if place), "0") == {rank!r}:
     import ctypes, signal, time
     import numpy
 
@@ -56,7 +57,7 @@ WAYS = {
 
 
 def train(
-    start: list[str], table: Path, model: Path, folder: Path, rank: str, way: str, *more: str
+    start: list[str], table: Path, model: Path, folder: Path, rank: str, way: str, *more: str, **environment: str
 ) -> tuple[int, str, float]:
     """Exit code, errors, and the seconds from the stall to the end of a run of which one rank stalls."""
     (folder / "spy").mkdir()
@@ -74,6 +75,7 @@ def train(
             **unlaunched(),
             "PYTHONPATH": os.pathsep.join([str(folder / "spy"), str(ROOT)]),
             "PYTHON_EXEC": forked_python(),
+            **environment,
         },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -132,16 +132,28 @@ def test_other_rows_are_not_resumed(
     assert "there was no interrupted prediction to resume" in capsys.readouterr().out
 
 
+def test_rows_that_a_power_failure_left_as_zeros_are_computed_again(tmp_path: Path) -> None:
+    partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
+    partial.append(np.arange(1, 7, dtype=np.float32).reshape(3, 2))
+    partial.append(np.array([[7, 0], [0, 0], [0, 0]], dtype=np.float32))
+    partial.close(remove=False)
+    again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
+    assert again.rows == 3
+    again.append(np.array([[8, 9]], dtype=np.float32))
+    assert [block.tolist() for block in again] == [[[1, 2], [3, 4], [5, 6], [8, 9]]]
+    again.close(remove=True)
+
+
 def test_a_partial_file_that_ends_in_a_row_loses_that_row(tmp_path: Path) -> None:
     partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    partial.append(np.arange(6, dtype=np.float32).reshape(3, 2))
+    partial.append(np.arange(1, 7, dtype=np.float32).reshape(3, 2))
     partial.close(remove=False)
     with (tmp_path / "p").open("r+b") as file:
         file.truncate((tmp_path / "p").stat().st_size - 3)
     again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
     assert again.rows == 2
     again.append(np.array([[8, 9]], dtype=np.float32))
-    np.testing.assert_array_equal(np.concatenate(list(again)), [[0, 1], [2, 3], [8, 9]])
+    np.testing.assert_array_equal(np.concatenate(list(again)), [[1, 2], [3, 4], [8, 9]])
     again.close(remove=True)
     assert not (tmp_path / "p").exists()
 

@@ -15,6 +15,8 @@ from tests.support.power import Power
 from tests.support.processes import Process, unlaunched
 from tests.torture.test_disk import save
 
+SCORES = ["scores/predictions.csv", "scores/metrics.json", "scores/run.json"]
+EXPORTED = ["exported/model.onnx", "exported/config.json", "exported/classify.json", "exported/export.json"]
 RESULT = ("model.safetensors", "config.json", "tokenizer.json", "classify.json", "predictions.csv", "metrics.json")
 
 
@@ -84,3 +86,46 @@ def test_a_result_folder_is_whole_or_says_that_it_is_not(model_folder: Path, tmp
     ]  # fmt: skip
     done = Process(train_and_look, (tmp_path / "disk", tmp_path / "copies", words), tmp_path, unlaunched()).finish()
     assert done.returncode == 0, done.stderr
+
+
+def command_and_look(root: Path, copies: Path, words: list[str], files: list[str]) -> int:
+    """Run a command twice; a file that is there is the earlier one or the one that the command ends with."""
+    power = Power(root, copies, pytest.MonkeyPatch())
+    states: dict[str, set[bytes]] = {file: set() for file in files}
+
+    def look(kind: str, name: str, state: Path) -> None:
+        for file, contents in states.items():
+            if (state / file).exists():
+                contents.add((state / file).read_bytes())
+
+    power.look = look
+    power.begin()
+    before = {file: (root / file).read_bytes() if (root / file).exists() else None for file in files}
+    assert main(words, program="classify") == 0
+    for file, contents in states.items():
+        after = (root / file).read_bytes()
+        assert contents <= {before[file], after}, file
+        assert after in contents, f"{file} was not flushed"
+    return 0
+
+
+@pytest.mark.slow
+def test_what_other_commands_write_is_whole(model_folder: Path, tmp_path: Path) -> None:
+    disk, table = tmp_path / "disk", tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
+    disk.mkdir()
+    out, common = str(disk / "out"), ["--contrastive-steps", "0", "--report-to", "none", "--cpu"]
+    train = ["--data", str(table), "--model", str(model_folder), *common, "--output-dir", out, "--folds", "3"]
+    trained = Process(main, (train, "run_classify.py"), tmp_path, unlaunched()).finish()
+    assert trained.returncode == 0, trained.stderr
+    predictions = ["predict", "--model", out, "--data", str(table), "--cpu", "--out", str(disk / "predictions.csv")]
+    commands: list[tuple[list[str], list[str]]] = [
+        (predictions, ["predictions.csv"]),
+        ([*predictions, "--overwrite", "--min-confidence", "0.5"], ["predictions.csv"]),
+        (["evaluate", "--model", out, "--data", str(table), "--cpu", "--output-dir", str(disk / "scores")], SCORES),
+        (["clean", "--apply", f"{out}/suspects.csv", "--out", str(disk / "clean.csv")], ["clean.csv"]),
+        (["export", "--model", out, "--to", "onnx", "--out", str(disk / "exported")], EXPORTED),
+    ]
+    for words, files in commands:
+        arguments = (disk, tmp_path / "copies", words, files)
+        done = Process(command_and_look, arguments, tmp_path, unlaunched()).finish()
+        assert done.returncode == 0, (words[0], done.stderr)
