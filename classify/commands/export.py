@@ -35,10 +35,11 @@ def run(arguments: Sequence[str], program: str) -> int:
     if out.exists() and not options.overwrite:
         raise InputError(f"{out}: exists already; add --overwrite, or give another --out.")
 
-    read_settings(options.model)
+    settings = read_settings(options.model)
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"classify export needs {', '.join(missing)}; type pip install 'classify-text[export]'.")
+    from classify.evaluation import scope
     from classify.export.registry import TARGETS
     from classify.export.write import export_model
 
@@ -46,6 +47,8 @@ def run(arguments: Sequence[str], program: str) -> int:
         raise InputError(f"--to {options.to}: expected {' or '.join(TARGETS)}.")
     check = export_model(options.model, TARGETS[options.to], out)
     print(escape_controls(f"check: {check.describe()}"))
+    if scope.COLUMN in settings:
+        print("note: the exported model answers every text with a class: --out-of-scope-label is not exported")
     print(escape_controls(f"result: {out}"))
     print(escape_controls(f"next:   classify predict --model {shlex.quote(str(out))} --data new.csv"))
     return 0

@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import re
+import reprlib
 import typing
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -147,7 +148,8 @@ def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = Non
 
 def describe(value: Any) -> str:
     """Return a value's repr for a message, or its type where that is long."""
-    text = repr(value)
+    # reprlib stops at a depth: nested aliases of YAML stand for billions of words.
+    text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
     short = len(text) <= _LONGEST and "\n" not in text
     return text if short or isinstance(value, str) else f"a {type(value).__name__}"
 

@@ -67,7 +67,7 @@ class Comparison:
         """Return the comparison as a table for a terminal."""
         rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
-        counted = f"rows: {self.rows} scored by all{self.left_out} (exact sign test, row by row)"
+        counted = f"texts: {self.rows} scored by all{self.left_out} (exact sign test; a text counts once)"
         return [*align_columns(rows), counted, *(f"note: {note}" for note in self.notes())]
 
     @property

@@ -363,7 +363,11 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
         ),
         *(
             decided(
-                "table", f"{table.path}, {len(table):,} rows{where.get(id(table), '')}", table.form, table.flag, True
+                "table",
+                f"{table.path}, {len(table):,} rows{where.get(id(table), '')}",
+                table.form,
+                ", ".join(filter(None, [table.flag, "--text-column" if table is main else ""])),
+                True,
             )
             for table in splits.tables
         ),

@@ -25,6 +25,7 @@ from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, 
 from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.evaluation.suspects_file import write_suspects
 from classify.files import write_json
+from classify.findings import Finding, note
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.formats.base import ReadOptions
 from classify.tasks.base import Task
@@ -93,10 +94,24 @@ class Results:
         try:
             return self.context.baseline.result()
         except (ValueError, MemoryError) as error:
-            self.context.output.log(f"note: the TF-IDF baseline cannot be fitted: {error}")
+            found = note(f"the TF-IDF baseline cannot be fitted: {error}")
+            self.record.findings.append(found)
+            self.context.output.log(found.line())
             return None
         finally:
             timeline.end("baseline")
+
+    @functools.cached_property
+    def notes(self) -> list[Finding]:
+        """Return what the scores show to be wrong, for the terminal and run.json."""
+        return [note(text) for text in _notes(self, self.scored_name)]
+
+    @property
+    def scored_name(self) -> str:
+        """Return what the scored rows are called in messages: test, cross-validated or validation."""
+        if self.splits.test is not None:
+            return "test"
+        return "validation" if self.splits.method is None else "cross-validated"
 
 
 def _write_model(results: Results) -> None:
@@ -238,6 +253,11 @@ def _describe_baseline(results: Results) -> dict[str, Any] | None:
     return {**baseline.as_json(), "paired": asdict(compared)}
 
 
+def _write_record(results: Results) -> None:
+    results.record.findings.extend(results.notes)
+    results.record.write("finished")
+
+
 def _print_summary(results: Results) -> None:
     output, baseline = results.context.output, results.baseline
     name = "test" if results.splits.test is not None else results.splits.method or "validation"
@@ -251,8 +271,8 @@ def _print_summary(results: Results) -> None:
     output.log(line)
     if results.open_set is not None:
         output.log(scope.summarize(results.open_set.metrics))
-    for note in _notes(results, "cross-validated" if results.splits.method == name else name):
-        output.log(f"note: {note}")
+    for found in results.notes:
+        output.log(found.line())
     output.log("")
     output.log(f"result: {output.folder}")
     if output.world.is_main:
@@ -312,6 +332,6 @@ WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     (scored_rows.FILE, _write_scored_rows),
     (suspects_file.FILE, _write_suspects),
     ("metrics.json", _write_metrics),
-    ("run.json", lambda results: results.record.write("finished")),
+    ("run.json", _write_record),
     ("the summary", _print_summary),
 )

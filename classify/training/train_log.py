@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from classify.console import ProgressLines
 from classify.distributed.memory import used_memory
+from classify.errors import escape_controls
 from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
 from classify.findings import decisions
@@ -47,7 +48,7 @@ class Log(Callback):
                 if not output.world.is_main:  # each machine has its own files, but a server gets a run once
                     trackers = tuple(name for name in trackers if name == "tensorboard")
                 self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
-                lines = (f"- {finding.line()}" for finding in decisions(context.findings))
+                lines = (f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
                 self._tracker.log_text("decisions", "\n".join(lines))
 
     def cut(self, after_step: int) -> None:
@@ -94,8 +95,8 @@ class Log(Callback):
         step, probabilities = trainer.progress.step, task.probabilities(logits)
         with self.output.writing("tensorboard"):
             for number, name in enumerate(task.labels[:_PICTURED]):
-                has_label = task.has_label(targets, number)
-                self._tracker.log_precision_recall(f"final/{name}", has_label, probabilities[:, number], step)
+                has_label, shown = task.has_label(targets, number), f"final/{escape_controls(name)}"
+                self._tracker.log_precision_recall(shown, has_label, probabilities[:, number], step)
             if task.has_confidence:
                 counts = np.zeros((len(task.labels), len(task.labels)))
                 np.add.at(counts, (targets, task.decide(probabilities)), 1)

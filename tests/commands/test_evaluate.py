@@ -162,7 +162,7 @@ def test_what_was_guessed_about_the_file_is_printed(trained: Path, tmp_path: Pat
     assert evaluate(trained, path, tmp_path / "scores") == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(f"table: {path}, 18 rows, texts in 'text' (cp1252 ")
-    assert line.endswith("--encoding)")
+    assert line.endswith("--encoding, --delimiter, --header)")
     words = ["predict", "--model", str(trained), "--data", str(path), "--cpu", "--out"]
     assert main([*words, str(tmp_path / "p.csv")]) == 0
     assert capsys.readouterr().out.splitlines()[0] == line
@@ -218,7 +218,7 @@ def test_runs_are_compared_row_by_row(trained: Path, again: Path, tmp_path: Path
     difference = second["paired"]["better"] - second["paired"]["worse"]
     assert difference == round(12 * (second["metrics"]["accuracy"] - first["metrics"]["accuracy"]))
     assert main(["compare", str(trained), str(again), "--html", str(tmp_path / "c.html")]) == 0
-    assert "rows: 12 scored by all" in capsys.readouterr().out
+    assert "texts: 12 scored by all" in capsys.readouterr().out
     assert str(again) in (tmp_path / "c.html").read_text()
 
 
@@ -235,7 +235,7 @@ def test_rows_whose_labels_differ_are_left_out(trained: Path, tmp_path: Path, ca
     assert evaluate(trained, tiny.write_table(tmp_path / "t.csv", changed), tmp_path / "scores") == 0
     capsys.readouterr()
     assert main(["compare", str(trained), str(tmp_path / "scores")]) == 0
-    assert "rows: 11 scored by all; 1 more has different labels" in capsys.readouterr().out
+    assert "texts: 11 scored by all; 1 more has different labels" in capsys.readouterr().out
 
 
 def test_runs_with_other_labels_are_compared_where_both_know_them(

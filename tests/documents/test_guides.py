@@ -73,7 +73,7 @@ def test_the_loop(model_folder: Path, tmp_path: Path) -> None:
         if words[1] == "suggest":
             fill_in(tmp_path / "label-me.csv", dict(rows))
         if words[1] == "compare" and "--data" not in words:
-            assert "rows: 60 scored by all" in done.stdout
+            assert "texts: 60 scored by all" in done.stdout
     assert (tmp_path / "corrected.csv").exists()
 
 
@@ -106,7 +106,7 @@ def test_next_week(model_folder: Path, tmp_path: Path) -> None:
         if words[1] == "predict":
             correct(tmp_path / "checked.xlsx", dict(rows))
         if words[1] == "compare" and "--data" not in words:
-            assert "rows: 12 scored by all" in done.stdout
+            assert "texts: 12 scored by all" in done.stdout
     assert "40 rows" in done.stdout
 
 
@@ -145,7 +145,10 @@ def test_python(place: Path, model_folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+LINKED = [ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
         if target.startswith("http"):

@@ -252,7 +252,7 @@ def _read_rows(text: _Text, dialect: Dialect, sample: str, options: ReadOptions)
     if bad:
         shown = list_some(bad)
         form += f"; {len(bad)} rows with a different number of fields skipped (lines {shown})"
-    flag, source = "--on-bad-rows" if bad else text.encoding.flag, text.source
+    flag, source = "--on-bad-rows" if bad else _join_flags(text.encoding.flag, "--delimiter", "--header"), text.source
     reading: dict[str, Any] = {
         "encoding": text.encoding.name, "delimiter": dialect.delimiter, "quote": dialect.quote or "",
         "header": header > 0, "skip_lines": text.skipped,
@@ -368,6 +368,10 @@ def _find_fault(text: _Text, dialect: Dialect) -> tuple[str | None, bool]:
     return f"{path}: {found}{list_some(shown, len(wrong))}. {way}", True
 
 
+def _join_flags(*flags: str) -> str:
+    return ", ".join(filter(None, flags))
+
+
 def _read_lines(text: _Text, options: ReadOptions) -> Table:
     """Read one text per line. Raises InputError where there is none."""
     import pyarrow
@@ -382,7 +386,8 @@ def _read_lines(text: _Text, options: ReadOptions) -> Table:
     form = f"{text.encoding.description}, one text per line, {'with a' if header else 'without'} header"
     first, source = text.skipped + 1 + header, text.source
     places = lambda rows: [first + row for row in rows]  # noqa: E731
-    flag, reading = text.encoding.flag, {"encoding": text.encoding.name, "delimiter": "\n", "header": header}
+    flag = _join_flags(text.encoding.flag, "--delimiter", "--header")
+    reading = {"encoding": text.encoding.name, "delimiter": "\n", "header": header}
     return Table(source.path, source.sha256, arrow, form, places, flag=flag, has_names=header, reading=reading)
 
 
