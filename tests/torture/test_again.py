@@ -31,9 +31,7 @@ def resume_again_and_again(folder: Path, arguments: list[str], count: int) -> in
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(
-    "count", [pytest.param(10, marks=pytest.mark.slow), pytest.param(RESUMES, marks=pytest.mark.torture)]
-)
+@pytest.mark.parametrize("count", [3, pytest.param(RESUMES, marks=pytest.mark.torture)])
 def test_many_resumes_are_one_run(
     model_folder: Path, tmp_path: Path, figure: Callable[[str], None], count: int
 ) -> None:
@@ -51,9 +49,7 @@ def test_many_resumes_are_one_run(
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "pairs", [pytest.param(2, marks=pytest.mark.slow), pytest.param(PAIRS, marks=pytest.mark.torture)]
-)
+@pytest.mark.parametrize("pairs", [1, pytest.param(PAIRS, marks=pytest.mark.torture)])
 def test_pairs_of_runs_do_not_clash(
     model_folder: Path, table: Path, tmp_path: Path, figure: Callable[[str], None], pairs: int
 ) -> None:

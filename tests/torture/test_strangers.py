@@ -144,7 +144,13 @@ def limit_and_run(words: list[str]) -> int:
     return main(program=program)
 
 
-@pytest.mark.parametrize("change", MODELS, ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, id=change.__name__, marks=[pytest.mark.slow] * (change in (large_tokenizer, slow_pattern)))
+        for change in MODELS
+    ],
+)
 def test_a_model_folder(model_folder: Path, tmp_path: Path, change: Callable[[Path, Path], None]) -> None:
     model, canary = shutil.copytree(model_folder, tmp_path / "model"), tmp_path / "canary"
     change(model, canary)
@@ -196,6 +202,7 @@ SHEET = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "member", "around"),
     [("my.zip", "my.csv", "text,label\n"), ("my.xlsx", "xl/worksheets/sheet1.xml", SHEET)],
