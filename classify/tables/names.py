@@ -105,7 +105,7 @@ FLAG_WORDS = frozenset(
 )
 # Words of names of what else is known of a row.
 # Columns that this program's predictions have; a predicted label is a label only once somebody has corrected it.
-PREDICTION = re.compile(r"(predicted_(labels?|score)|confidence|in_scope)$|prob_")
+PREDICTION = re.compile(r"(predicted(_labels?|_score)?|confidence|in_scope)$|prob_")
 PREDICTED = "predicted_label"
 METADATA_WORDS = frozenset(_words("""
     id ids uuid guid key nr no number index row unnamed hash seed file filename path url link links image

@@ -143,7 +143,21 @@ class _Search:
                 plural = f"{what} columns" if len(value) > 1 else f"{what} column"
                 findings.append(decided(plural, ", ".join(value), answer.why, f"--{what}-column", not answer.clear))
         labels_found = label.value if isinstance(label, Answer) else self.given_labels
+        if isinstance(text, Answer):
+            findings += self._note_titles({*columns.named, *labels_found}, columns)
         return Columns(columns, labels_found, tuple(findings))
+
+    def _note_titles(self, used: set[str], texts: TextColumns) -> list[Finding]:
+        """Note a column of titles or subjects that is not read beside the one text column."""
+        titles = [
+            name
+            for name, column in self.free.items()
+            if name not in used and column.key in names.TITLE_NAMES and rules.reads_like_text(column)
+        ]
+        if not titles or len(texts.named) > 1:
+            return []
+        both = _quote(",".join([*titles, *texts.fields]))
+        return [note(f"column {titles[0]!r} is not read; --text-column {both} joins them", self.table.path)]
 
     def _text_candidates(self) -> list[Candidate[TextColumns]]:
         """Weigh each free column as the text, and the columns of each usual pair."""

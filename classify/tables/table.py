@@ -38,7 +38,8 @@ class Table:
     is appended to errors about the content, e.g. the other sheets of a workbook. `skipped` rows could not be read;
     `findings` are notes on what may have been read wrong. `sha256` is of what was read. The `derived` columns were
     computed from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`. `kinds`
-    are those of columns that were no text in the file; see `Kind`.
+    are those of columns that were no text in the file; see `Kind`. `files` are the paths and row counts of several that
+    were joined.
     """
 
     path: str
@@ -56,6 +57,7 @@ class Table:
     derived: frozenset[str] = frozenset()
     reading: Mapping[str, Any] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    files: tuple[tuple[str, int], ...] = ()
     _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 

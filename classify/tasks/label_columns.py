@@ -11,6 +11,7 @@ import numpy as np
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.tables.labels import ClassNames, class_counts, find_missing, is_no_label, name_classes, no_such_label
+from classify.tables.names import PREDICTED
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
 
@@ -62,7 +63,17 @@ def check_empty_labels(tables: InputTables) -> None:
     has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
     for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
         values, numbers = table.dictionary_encode(column)
-        empty = np.flatnonzero(np.array(list(map(is_no_label, values)), dtype=bool)[numbers])
+        is_empty = np.array(list(map(is_no_label, values)), dtype=bool)[numbers]
+        for (path, rows), part in zip(
+            table.files, np.split(is_empty, np.cumsum([n for _, n in table.files])), strict=False
+        ):
+            if part.all():
+                raise InputError(
+                    f"{path}: none of its {rows} rows has a label in column {column!r}. If another column holds them, "
+                    f"such as a corrected {PREDICTED}, rename that one and delete the empty one; or predict the rows "
+                    "(--predict-unlabelled)."
+                )
+        empty = np.flatnonzero(is_empty)
         if 2 * len(empty) > len(table):
             if len({label for source in tables.learned for label in class_counts(source, column, ClassNames())}) == 1:
                 return  # refused as a single class: empty cells may mean the other

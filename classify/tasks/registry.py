@@ -46,8 +46,7 @@ def _recognize(tables: InputTables) -> Task:
     if len(columns.labels) > 1:
         every = (table for table in (tables.train, tables.eval, tables.test) if table is not None)
         joined = {cell for table in every for cell in table.dictionary_encode(columns.label)[0]}
-        has_no = not any(tables.train.is_blank(name).any() for name in columns.labels)  # not what a person checked
-        has_one = has_no and all(cell and COLUMN_SEPARATOR not in cell for cell in joined)
+        has_one = all(cell and COLUMN_SEPARATOR not in cell for cell in joined)
         return SingleLabel.of(tables) if has_one else MultiLabel.of(tables)
     # Of all rows: few may be lists or objects.
     cells = count_cells(tables)

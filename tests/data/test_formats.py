@@ -190,6 +190,14 @@ def test_places_count_what_a_person_sees(tmp_path: Path) -> None:
     assert table.describe_rows([0, 1]).endswith("a.xlsx rows 3, 5")
 
 
+def test_sheets_of_the_same_columns_are_a_question(tmp_path: Path) -> None:
+    sheet = [("text", "label"), *PLAIN]
+    write_workbook(tmp_path / "a.xlsx", {"May": sheet, "June": sheet[:2], "notes": [("text",)]})
+    with pytest.raises(InputError, match=r"which is the sheet\? May, June; give e\.g\. --sheet 'May'"):
+        read_table(str(tmp_path / "a.xlsx"))
+    assert pairs(read_table(str(tmp_path / "a.xlsx"), options=ReadOptions(sheet="June"))) == PLAIN[:1]
+
+
 def test_a_sheet_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     write_workbook(path, {"notes": [("n",), ("x",)], "data": [("text", "label"), ("a", "b")]})
@@ -293,6 +301,19 @@ def test_files_that_a_pattern_names_are_one_table(tmp_path: Path) -> None:
     (tmp_path / "part-3.csv").write_text("text,class\na,b\n")
     with pytest.raises(InputError, match=r"part-1\.csv and .*part-3\.csv have different columns \('class', 'label'"):
         read_table(str(tmp_path / "part-*.csv"))
+
+
+def test_a_workbook_that_is_open_is_no_part(tmp_path: Path) -> None:
+    write_workbook(tmp_path / "may.xlsx", {"data": [("text", "label"), *PLAIN]})
+    (tmp_path / "~$may.xlsx").write_bytes(b"a lock of a spreadsheet")
+    assert pairs(read_table(str(tmp_path / "*.xlsx"))) == PLAIN
+
+
+def test_a_prediction_that_was_not_renamed(tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text(csv_text(PLAIN))
+    (tmp_path / "new.csv").write_text("text,predicted_label,confidence\na,pos,0.9\n")
+    with pytest.raises(InputError, match=r"rename the corrected 'predicted_label' of .*new\.csv to 'label'"):
+        read_table(f"{tmp_path / 'my.csv'},{tmp_path / 'new.csv'}")
 
 
 def test_a_further_file_may_have_more_columns(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ class Excel(FileFormat):
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Read the sheet that is named, else the first that holds a table of texts. Raises InputError."""
         sheet = _read_sheet(source, options.sheet)
+        if sheet.alike:
+            doubt = Doubt("the sheet", (sheet.name, *sheet.alike), f"--sheet {sheet.name!r}")
+            raise DoubtError(source.path, [doubt], "They have the same columns; to read all, copy their rows into one.")
         if options.sheet is None and not _holds_texts(sheet) and sheet.others:
             sheet = _choose_sheet(source, sheet)
         return _as_table(source, sheet, options)
@@ -126,13 +129,17 @@ def _find_kinds(rows: Sequence[str], places: Mapping[str, int]) -> dict[str, Kin
 
 @dataclass(frozen=True)
 class _Sheet:
-    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers and cells' kinds."""
+    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers and cells' kinds.
+
+    The sheets `alike` have the same first row, where no sheet was named.
+    """
 
     name: str
     all_names: list[str]
     numbers: list[int] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    alike: tuple[str, ...] = ()
 
     @property
     def description(self) -> str:
@@ -173,9 +180,11 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
                 sheet.rows.append(read[1])
                 sheet.kinds.append(read[2])
             elif "error" in read:
-                raise InputError(f"{source.path}: not a readable workbook ({read['error']}); save it again.")
+                raise InputError(
+                    f"{source.path}: not a readable workbook ({read['error']}); save it again, without a password."
+                )
             else:
-                sheet = _Sheet(read["sheet"], read["sheets"])
+                sheet = _Sheet(read["sheet"], read["sheets"], alike=tuple(read["alike"]))
     if process.returncode:
         raise InputError(
             f"{source.path}: reading these {size} bytes takes more than {most >> 20} MiB of memory: a cell lies far "

@@ -15,6 +15,7 @@ from classify.config.fields import split_paths
 from classify.errors import InputError, list_some
 from classify.findings import note
 from classify.tables.formats.base import Confidence, Format, ReadOptions
+from classify.tables.names import PREDICTED, normalize_name
 from classify.tables.source import Source
 from classify.tables.table import Table
 
@@ -45,10 +46,13 @@ class Pattern(Format):
             lacked, added = set(first.columns) - set(further.columns), set(further.columns) - set(first.columns)
             # What a further table lacks may be the text or the label.
             if lacked or (added and not (first.has_names and further.has_names)):
-                only = ", ".join(map(repr, sorted(lacked | added)))
+                only = list_some(sorted(lacked | added), show=repr)
+                way = "rename the columns so that they match, or put the table with fewer columns first"
+                if lacked and PREDICTED in map(normalize_name, added):
+                    way = f"rename the corrected {PREDICTED!r} of {further.path} to {sorted(lacked)[0]!r}"
                 raise InputError(
                     f"{source.path}: {first.path} and {further.path} have different columns ({only} in only one of "
-                    "them); rename the columns so that they match, or put the table with fewer columns first."
+                    f"them); {way}."
                 )
             more |= added
         if more:
@@ -73,6 +77,7 @@ class Pattern(Format):
             reading=first.reading,
             skipped=sum(table.skipped for table in tables),
             findings=tuple(findings),
+            files=tuple((table.path, len(table)) for table in tables),
         )
 
 
@@ -92,7 +97,8 @@ def _expand(paths: str) -> list[str]:
 def _match(pattern: str) -> list[str]:
     if not glob.has_magic(pattern) or Path(pattern).exists():
         return []
-    return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+    names = (name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+    return sorted(name for name in names if not Path(name).name.startswith("~$"))  # locks of open workbooks
 
 
 def _join_places(tables: Sequence[Table]) -> Callable[[Sequence[int]], list[str]]:
