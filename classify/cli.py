@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import io
 import shlex
@@ -65,5 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
         example = f"classify train {shlex.join(arguments)}"
         raise InputError(f"{name}: expected a command before the flags, e.g. {example}. See classify --help.")
     if name not in COMMANDS:
-        raise InputError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}. See classify --help.")
+        near = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Expected one of {', '.join(COMMANDS)}; see classify --help."
+        raise InputError(f"unknown command {name!r}. {hint}")
     return int(load_command(name).run(words, f"classify {name}"))

@@ -28,7 +28,7 @@ NO_EFFECT = frozenset(
     dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
     dataloader_multiprocessing_context dataloader_in_order dispatch_batches split_batches
     preprocessing_num_workers remove_unused_columns remove_columns overwrite_cache use_fast_tokenizer
-    pad_to_max_length group_by_length train_sampling_strategy length_column_name
+    pad_to_max_length group_by_length length_column_name
     shuffle_train_dataset shuffle_seed ignore_mismatched_sizes
     accelerator_config ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph fsdp_config
     hub_token hub_private_repo hub_strategy hub_always_push hub_revision
@@ -47,6 +47,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "metric_name": ("accuracy", "f1", "precision", "recall", "glue", "mse", "pearsonr", "spearmanr"),
     "model_revision": ("main",),
     "project": ("huggingface",),
+    "train_sampling_strategy": ("random", "group_by_length"),
 }
 
 _UPLOAD = (
@@ -98,6 +99,7 @@ REFUSED: dict[str, str] = {
     "tokenizer_name": "a model's folder holds its tokenizer; give that folder with --model",
     "tpu_num_cores": "a TPU trains in one process here: set PJRT_DEVICE=TPU, start with python alone, and remove this "
     "flag",
+    "train_sampling_strategy": "the rows are shuffled anew in each epoch; remove this flag",
     "trackio_bucket_id": _TRACKER,
     "trackio_space_id": _TRACKER,
     "trackio_static_space_id": _TRACKER,
@@ -149,8 +151,8 @@ def _warmup(raw: Any) -> tuple[str, Any]:
 # Arguments with another name here: a function from the value to (field, value).
 TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "load_best_model_at_end": lambda _: ("keep", "best"),
-    "task_name": lambda raw: ("data", f"nyu-mll/glue:{str(raw).lower()}"),
-    "dataset_name": lambda raw: ("data", raw),
+    "task_name": lambda raw: ("data", f"hub:nyu-mll/glue:{str(raw).lower()}"),
+    "dataset_name": lambda raw: ("data", f"hub:{str(raw).removeprefix('hub:')}"),
     "do_regression": lambda _: ("task", "regression"),
     "bf16": lambda _: ("precision", "bf16"),
     "fp16": lambda _: ("precision", "fp16"),

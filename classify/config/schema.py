@@ -275,7 +275,8 @@ class ModelConfig:
     )
     compact_vocabulary: bool = option(
         True,
-        "remove embeddings of unused tokens while the model trains, and restore them unchanged; false: keep them",
+        "remove embeddings of unused tokens while the model trains, and restore them unchanged; false: keep them, also "
+        "unchanged",
         "--compact-vocabulary",
         affects={"identity"},
     )
@@ -386,7 +387,10 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         common=True,
     )
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt"] = option(
-        "linear", "learning-rate schedule after warmup", "--lr-scheduler-type", affects={"later steps", "epochs"}
+        "linear",
+        "learning-rate schedule after warmup, in whose last step the rate is the peak",
+        "--lr-scheduler-type",
+        affects={"later steps", "epochs"},
     )
     contrastive_steps: int | None = option(
         None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from classify.errors import SHOWN, list_some
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores, display_name, format_metrics
+from classify.evaluation.scored_rows import SURE, SignTest
 
 # A 95 % interval of accuracy wider than this is reported.
 _WIDE = 0.2
@@ -34,16 +35,20 @@ def notes(
     *,
     majority: MajorityBaseline,
     baseline: Baseline | None,
+    paired: SignTest | None,
     metric: str,
     loss: TrainingLoss,
     balanced: bool,
 ) -> list[str]:
     """Return all warnings about the `score` of a split ("test", "validation" or "cross-validated"); none for most runs.
 
-    `metric` compares model and baseline; `balanced` is true if the classes were weighted. A model that predicts one
-    class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
+    `metric` compares model and baseline, `paired` is the test of their rows; `balanced` is true if the classes were
+    weighted. A model that predicts one class for all rows also misses classes and ties with the majority baseline: only
+    the cause is reported.
     """
-    lines = [] if baseline is None else compare_with_baseline(score, part, baseline, metric)
+    lines = []
+    if baseline is not None and paired is not None:
+        lines = compare_with_baseline(score, part, baseline, paired, metric)
     lines += warn_single_class(score, part, trained=loss.epochs > 0, balanced=balanced) or [
         *compare_with_majority(score, majority),
         *warn_missed_classes(score, balanced=balanced),
@@ -52,20 +57,18 @@ def notes(
     return lines + warn_few_rows(score, part)
 
 
-def compare_with_baseline(score: Scores, part: str, baseline: Baseline, metric: str) -> list[str]:
-    """Warn if the baseline scores higher, or lies within the interval of the model's first metric."""
+def compare_with_baseline(score: Scores, part: str, baseline: Baseline, paired: SignTest, metric: str) -> list[str]:
+    """Warn if the baseline scores higher, or is not clearly worse row by row."""
     if baseline.metrics[metric] > score[metric]:
         return [
             f"the TF-IDF baseline has a higher {display_name(metric)} ({baseline.metrics[metric]:.3f}, the model "
             f"{score[metric]:.3f}); try more --epochs, another --model or more rows"
         ]
-    name, interval = score.first_interval
-    value = baseline.metrics.get(name, 0.0)
-    if interval is None or value < interval[0]:
+    if paired.p < SURE and paired.better > paired.worse:
         return []
     return [
-        f"on {score.rows} {part} rows the model is not clearly better than the TF-IDF baseline ({display_name(name)} "
-        f"{score[name]:.3f} against {value:.3f}); the simpler model may suffice"
+        f"on {score.rows} {part} rows the model is not clearly better than the TF-IDF baseline (right or nearer on "
+        f"{paired.better}, worse on {paired.worse}, p = {paired.p:.3f}); the simpler model may suffice"
     ]
 
 

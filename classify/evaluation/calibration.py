@@ -96,10 +96,10 @@ def binary_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
 
 
 def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-    """Return log loss, Brier score and expected calibration error of logits (rows, classes), with its 95 % interval.
+    """Return log loss, Brier score and expected calibration error of logits (rows, classes), and that of chance alone.
 
     The Brier score is the summed squared error over classes, averaged over rows (Brier, 1950): 0 to 2. `seed` is that
-    of the interval.
+    of the last.
     """
     probabilities = softmax(logits)
     confidence = probabilities.max(axis=1)
@@ -114,12 +114,7 @@ def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, An
 
 
 def _error_scores(confidence: Array, right: Array, seed: int) -> dict[str, Any]:
-    error = calibration_error(confidence, right)
-    return {
-        "ece": error,
-        "ece_interval": list(_interval(confidence, right, error, seed)),
-        "ece_by_chance": error_by_chance(confidence, seed),
-    }
+    return {"ece": calibration_error(confidence, right), "ece_by_chance": error_by_chance(confidence, seed)}
 
 
 def calibration_error(confidence: Array, right: Array) -> float:
@@ -156,17 +151,6 @@ def error_by_chance(confidence: Array, seed: int) -> float:
     bins = equal_mass_bins(confidence)
     draws = (generator.random(len(confidence)) < confidence for _ in range(_draws(len(confidence))))
     return float(np.mean([_mean_gap(right - confidence, bins) for right in draws]))
-
-
-def _interval(confidence: Array, right: Array, error: float, seed: int) -> tuple[float, float]:
-    """Return the 95 % interval of a calibration error, from its standard deviation over resampled rows.
-
-    Percentiles would be too high: bins of resampled rows have more chance gaps than those of the rows themselves.
-    """
-    generator = np.random.default_rng(seed)
-    draws = (generator.integers(len(right), size=len(right)) for _ in range(_draws(len(right))))
-    deviation = float(np.std([calibration_error(confidence[rows], right[rows]) for rows in draws]))
-    return max(0.0, error - 1.96 * deviation), min(1.0, error + 1.96 * deviation)
 
 
 def _draws(rows: int) -> int:

@@ -66,7 +66,7 @@ class Curve:
         """Return the score expected with `factor` times the rows, and an interval.
 
         The law's gain is added to the score on all rows; the interval is a little wider than that of the score. In 28
-        draws of seven sets (logistic regression on a frozen encoder) it held what twice as many rows gave in 28.
+        draws of seven sets (logistic regression on a frozen encoder) it held what twice as many rows gave in 27.
         """
         law, score = self.law, self.points[-1][1]
         gain = float(law.errors(np.array([1.0]))[0] - law.errors(np.array([factor]))[0])

@@ -233,7 +233,7 @@ def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
 
 
 def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap percentile interval of macro F1 (Efron, 1979); None if all resamples score the same.
+    """Return the 95 % bootstrap interval of macro F1 (Efron, 1979); None if all resamples score the same.
 
     That happens if all rows are right, or all wrong: at the edge of its range a bootstrapped quantity has no valid
     interval (Andrews, 2000, Econometrica 68(2)).
@@ -259,8 +259,22 @@ def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[floa
         both = (draws * hit) @ of_target
         f1 = np.divide(2.0 * both, total, out=np.zeros(total.shape), where=total > 0)
         scores.append(f1.sum(axis=1) / (total > 0).sum(axis=1))
-    low, high = np.percentile(np.concatenate(scores), [2.5, 97.5])
-    return (float(low), float(high)) if low < high else None
+    observed = np.divide(2.0 * hit * counts @ of_target, counts @ (of_target + of_predicted)).mean()
+    return bootstrap_interval(np.concatenate(scores), float(observed), len(classes))
+
+
+def bootstrap_interval(scores: Array, observed: float, classes: int) -> tuple[float, float] | None:
+    """Return the 95 % interval from resampled scores; None if all are the same.
+
+    It is that of percentiles, of many classes the basic one (Davison and Hinkley, 1997, section 5.2): macro F1 of few
+    rows a class is too low, and that of resamples once more.
+    """
+    low, high = np.percentile(scores, [2.5, 97.5])
+    if low == high:
+        return None
+    if classes > _MANY_CLASSES:
+        low, high = max(0.0, 2 * observed - high), min(1.0, 2 * observed - low)
+    return float(low), float(high)
 
 
 def table(scores: Scores, width: int = 28) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from classify.evaluation.metrics import Array, Scores
+from classify.evaluation.metrics import Array, Scores, bootstrap_interval
 
 _RESAMPLES = 1000
 _BLOCK = 1 << 22
@@ -139,7 +139,7 @@ def _f1_scores(both: Array, predicted: Array, targets: Array) -> tuple[Array, Ar
 
 
 def _intervals(predicted: Array, targets: Array, seed: int) -> dict[str, tuple[float, float] | None]:
-    """Return 95 % percentile intervals of micro and macro F1 over resampled rows."""
+    """Return 95 % intervals of micro and macro F1 over resampled rows."""
     generator, rows = np.random.default_rng(seed), len(targets)
     counted = np.concatenate([predicted & targets, predicted, targets], axis=1).astype(np.float32)
     scores = []
@@ -147,8 +147,7 @@ def _intervals(predicted: Array, targets: Array, seed: int) -> dict[str, tuple[f
         draws = generator.multinomial(rows, np.full(rows, 1 / rows), size=min(block, _RESAMPLES - start))
         counts = np.split(draws.astype(np.float32) @ counted, 3, axis=1)
         scores.append(np.stack(_f1_scores(*counts)))
-    low, high = np.percentile(np.concatenate(scores, axis=1), [2.5, 97.5], axis=1)
-    return {
-        name: (float(low[place]), float(high[place])) if low[place] < high[place] else None
-        for place, name in enumerate(("micro_f1", "macro_f1"))
-    }
+    observed = _f1_scores(*(part[None] for part in np.split(counted.sum(axis=0), 3)))
+    classes = {"micro_f1": 1, "macro_f1": targets.shape[1]}
+    drawn = zip(classes.items(), np.concatenate(scores, axis=1), observed, strict=True)
+    return {name: bootstrap_interval(part, float(whole[0]), count) for (name, count), part, whole in drawn}

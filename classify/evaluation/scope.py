@@ -22,8 +22,9 @@ COLUMN = "in_scope"
 _PLACE = 2
 # Share of held-out texts of the classes that are above the default threshold.
 _KEPT = 0.95
-# Classes from which the confidence counts as much as the similarity.
-_MANY = 50
+# Classes below which the confidence counts nothing: of two, one alone is left where the other is left out. From `_MANY`
+# classes on it counts as much as the similarity.
+_FEWEST, _MANY = 3, 50
 # Training texts to compare with, and texts compared at once.
 EXAMPLES, _BLOCK = 10_000, 1_024
 _SMALLEST = 1e-9
@@ -48,6 +49,8 @@ class Held:
 @dataclass(frozen=True)
 class Scope:
     """The probability that a text belongs to one of the classes; below `threshold` `label` is what is predicted.
+
+    The probability is that where half of the texts do.
 
     `examples` (n, width) are features of training texts, of length 1; `weights` (2,) and `bias` those of a logistic
     regression on the largest similarity and the log odds of the largest probability.
@@ -89,10 +92,13 @@ class Scope:
                     parts.append((_measure(examples[others], left_out), 0))
         measures = np.concatenate([part for part, _ in parts])
         is_inside = np.repeat([kind for _, kind in parts], [len(part) for part, _ in parts])
-        mixture = np.array([[1.0], [min(1.0, inside.logits.shape[1] / _MANY)]])
+        classes = inside.logits.shape[1]
+        mixture = np.array([[1.0], [0.0 if classes < _FEWEST else min(1.0, classes / _MANY)]])
         middle, scale = parts[0][0].mean(axis=0), parts[0][0].std(axis=0) + _SMALLEST
         model = LogisticRegression(class_weight="balanced").fit((measures - middle) / scale @ mixture, is_inside)
-        weights = mixture @ model.coef_[0] / scale
+        # Where the rows do not show it, more similar is more probable all the same.
+        slope = np.where(model.coef_[0] > 0, model.coef_[0], 1.0)
+        weights = mixture @ slope / scale
         fitted = cls(label, 0.0, examples.astype(np.float16), weights, float(model.intercept_[0] - weights @ middle))
         kept = np.quantile(fitted.probabilities(inside.features, inside.logits), 1 - _KEPT, method="lower")
         return replace(fitted, threshold=float(kept))

@@ -86,6 +86,10 @@ def confident_errors(
     return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:most]
 
 
+# p-value below which two models are called different.
+SURE = 0.05
+
+
 @dataclass(frozen=True)
 class SignTest:
     """Rows on which the first of two models is better, rows on which the second is, and the two-sided p-value."""

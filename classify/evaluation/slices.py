@@ -152,4 +152,5 @@ def _interval(scores: Scores) -> tuple[float, float]:
         low, high = wilson_interval(scores.sum(), len(scores))
         return float(low), float(high)
     mean, error = float(scores.mean()), float(scores.std(ddof=1)) / len(scores) ** 0.5
-    return mean - 1.96 * error, mean + 1.96 * error
+    low, high = mean - 1.96 * error, mean + 1.96 * error
+    return (max(0.0, low), min(1.0, high)) if scores.min() >= 0 and scores.max() <= 1 else (low, high)

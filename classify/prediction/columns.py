@@ -62,8 +62,13 @@ class PredictionColumns:
         names = names if self.scope is None else self.scope.names(names)
         return names if self.top_k is None else names[: -len(self.task.labels)]
 
-    def cells(self, outputs: npt.NDArray[np.float32]) -> Iterator[list[str]]:
-        """Yield the cells of each row of a predictor's outputs (rows, ...)."""
+    def cells(
+        self, outputs: npt.NDArray[np.float32], has_text: npt.NDArray[np.bool_] | None = None
+    ) -> Iterator[list[str]]:
+        """Yield the cells of each row of a predictor's outputs (rows, ...); one without a text is not accepted.
+
+        Nor is one that is out of scope: no held-out row has shown how often that answer is right.
+        """
         logits = outputs if self.scope is None else outputs[:, :-1]
         probabilities = self.task.probabilities(logits)
         all_fields = self.task.prediction_fields(probabilities, self.digits)
@@ -71,7 +76,11 @@ class PredictionColumns:
         if self.scope is not None:
             in_scope = outputs[:, -1]
             all_fields = self.scope.mark(map(list, all_fields), in_scope, self.digits)
-            confidence = np.where(in_scope < self.scope.threshold, 1 - in_scope, confidence)
+        accepted = confidence >= (self.min_confidence or 0.0)
+        if self.scope is not None:
+            accepted &= in_scope >= self.scope.threshold
+        if has_text is not None:
+            accepted &= has_text
         kept = len(self._kept)
         best: npt.NDArray[Any] = np.empty((len(probabilities), 0), dtype=np.int64)
         if self.top_k is not None:
@@ -79,11 +88,11 @@ class PredictionColumns:
         sets: Iterator[list[str]] = itertools.repeat([], len(probabilities))
         if self.set_limit is not None:
             sets = self.task.set_fields(probabilities, self.set_limit, self.digits)
-        rows = zip(probabilities, confidence, all_fields, best.tolist(), sets, strict=True)
-        for row, sure, fields, places, members in rows:
+        rows = zip(probabilities, accepted.tolist(), all_fields, best.tolist(), sets, strict=True)
+        for row, is_accepted, fields, places, members in rows:
             cells = fields[:kept]
             for place in places:
                 cells += [self.task.labels[place], f"{row[place]:{self.digits}}"]
             if self.min_confidence is not None:
-                cells.append("true" if sure >= self.min_confidence else "false")
+                cells.append("true" if is_accepted else "false")
             yield [*cells, *members]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.split_record import is_recorded
+from classify.data.split_record import FILE as RECORD
+from classify.data.split_record import is_recorded, read_num_folds
 from classify.errors import InputError
 from classify.evaluation.metrics import holm
 from classify.evaluation.scope import COLUMN
@@ -27,8 +28,8 @@ from classify.tables.formats.delimited import read_written
 from classify.tables.table import Table
 from classify.tables.text_hashes import EMPTY
 
-# Rows of each table that the classifier sees at most, its folds, and rows that are shown as most unlike.
-_ROWS, _FOLDS, _SHOWN = 2_000, 5, 3
+# Rows of each table that the classifier sees at most and at least, and rows that are shown as most unlike.
+_ROWS, _FEWEST, _SHOWN = 2_000, 4, 3
 _IN_SCOPE = "probability of being in scope (median)"
 # Share of false alarms, over all properties together.
 LEVEL = 0.05
@@ -112,34 +113,38 @@ def _compare_labels(before: list[str], now: list[str]) -> tuple[str, str, str, f
 def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[int, ...]]:
     """Return the AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
 
-    A logistic regression on TF-IDF, scored by cross-validation; the p-value is that of the test of Mann and Whitney.
+    A logistic regression on TF-IDF, trained on one half of the rows; the p-value is that of the test of Mann and
+    Whitney on the other half. Scores of cross-validation would not be independent.
     """
     from scipy.stats import mannwhitneyu
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import train_test_split
     from sklearn.pipeline import make_pipeline
 
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.permutation(len(texts))[:_ROWS]) for texts in (before, now)]
     texts = [part[row] for part, rows in zip((before, now), chosen, strict=True) for row in rows.tolist()]
     is_new = np.repeat([0, 1], [len(rows) for rows in chosen])
-    if min(is_new.sum(), (1 - is_new).sum()) < _FOLDS:
+    if min(is_new.sum(), (1 - is_new).sum()) < _FEWEST:
         return 0.5, 1.0, ()
     model = make_pipeline(TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\w+"), LogisticRegression(C=1.0))
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    scores = cross_val_predict(model, texts, is_new, cv=folds, method="decision_function")
-    test = mannwhitneyu(scores[is_new == 1], scores[is_new == 0], alternative="greater")
-    auroc = float(test.statistic / (is_new.sum() * (1 - is_new).sum()))
-    first = chosen[1][np.argsort(-scores[is_new == 1], kind="stable")[:_SHOWN]]
-    return auroc, float(test.pvalue), tuple(first.tolist())
+    learned, tested = train_test_split(np.arange(len(texts)), test_size=0.5, stratify=is_new, random_state=seed)
+    model.fit([texts[row] for row in learned.tolist()], is_new[learned])
+    scores, tests = model.decision_function([texts[row] for row in tested.tolist()]), is_new[tested] == 1
+    test = mannwhitneyu(scores[tests], scores[~tests], alternative="greater")
+    auroc = float(test.statistic / (tests.sum() * (~tests).sum()))
+    places = tested[tests][np.argsort(-scores[tests], kind="stable")[:_SHOWN]] - len(chosen[0])
+    return auroc, float(test.pvalue), tuple(chosen[1][places].tolist())
 
 
 def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Drift, int]:
     """Compare a table with the rows that scored a run; return also how many rows were left out.
 
     Rows whose text is in the table of the run are left out: the model was trained on most of them, and is sure of
-    them. A collective. Raises InputError where the folder lacks the rows, or no row of the table is left.
+    them. So are the run's rows whose text it has several times, which a row of another table would be left out for.
+    With folds other models predicted the run's rows, so predictions are not compared. A collective. Raises InputError
+    where the folder lacks the rows, or no row is left.
     """
     folder = Path(predictor.folder)
     try:
@@ -152,25 +157,36 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     if not len(rows):
         raise InputError(f"{table.path}: no row has a text that is not in the table of the run.")
     outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, rows)])
-    before = _measure(predictor, written.column(predictor.texts.whole), scored.logits)
+    by_folds = (folder / RECORD).is_file() and read_num_folds(predictor.folder) > 0
+    _, place, times = np.unique(scored.hashes, return_inverse=True, return_counts=True)
+    once = np.flatnonzero(times[place] == 1)
+    if not len(once):
+        raise InputError(
+            f"--model {folder}: each text that scored it comes several times; there is nothing to compare."
+        )
+    before = _measure(predictor, written.take(predictor.texts.whole, once), scored.logits[once], not by_folds)
     logits, in_scope = predictor.split_outputs(outputs)
-    now = _measure(predictor, table.take(texts.whole, rows), logits)
+    now = _measure(predictor, table.take(texts.whole, rows), logits, not by_folds)
     if in_scope is not None:
-        before.numbers[_IN_SCOPE] = np.array(written.column(COLUMN), dtype=np.float64)
+        before.numbers[_IN_SCOPE] = np.array(written.take(COLUMN, once), dtype=np.float64)
         now.numbers[_IN_SCOPE] = in_scope.astype(np.float64)
     drift = find_drift(before, now, seed=0)
     unlike = tuple(int(rows[place]) for place in drift.unlike)
     return replace(drift, unlike=unlike), len(table) - len(rows)
 
 
-def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32]) -> Properties:
-    """Return the properties of texts and of their predictions."""
+def _measure(
+    predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32], has_predictions: bool
+) -> Properties:
+    """Return the properties of texts and, if they are comparable, of their predictions."""
     task, probabilities = predictor.task, predictor.task.probabilities(logits)
     unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
     numbers = {
         "characters (median)": np.array([len(text) for text in texts], dtype=np.float64),
         "tokens unknown to the model (mean)": unknown / np.maximum(1, total),
     }
+    if not has_predictions:
+        return Properties(texts, numbers, [])
     if not task.has_labels:
         return Properties(texts, {**numbers, "predicted score (median)": probabilities[:, 0]}, [])
     numbers["certainty (median)"] = task.certainty(probabilities)

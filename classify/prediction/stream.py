@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from classify.prediction.predictor import Predictor
 from classify.tables.derived import TextColumns
 from classify.tables.roles import note_empty_texts
 from classify.tables.table import Table
+from classify.tables.text_hashes import EMPTY
 from classify.tables.writers import CSVWriter
 
 STANDARD_OUTPUT = "-"
@@ -118,8 +119,8 @@ class PartialLogits:
 class _StandardOutput:
     """Writes CSV in UTF-8 to standard output, block by block."""
 
-    def __init__(self, table: Table, columns: PredictionColumns):
-        self._table, self._columns, self._row = table, columns, 0
+    def __init__(self, table: Table, texts: TextColumns, columns: PredictionColumns):
+        self._table, self._texts, self._columns, self._row = table, texts, columns, 0
         sys.stdout.flush()
         self._file = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
         names = name_columns(table, columns.names)
@@ -128,16 +129,26 @@ class _StandardOutput:
 
     def append(self, logits: Logits) -> None:
         rows = np.arange(self._row, self._row + len(logits))
-        cells = self._columns.cells(logits)
+        cells = _added_cells(self._columns, self._table, self._texts, [logits], self._row)
         write_rows(self._writer, self._table, rows, cells)
         self._row += len(logits)
 
-    def continue_with(self, table: Table) -> None:
+    def continue_with(self, table: Table, texts: TextColumns) -> None:
         """Take the rows that follow from another table, with the columns of the first."""
-        self._table, self._row = table, 0
+        self._table, self._texts, self._row = table, texts, 0
 
     def finish(self) -> None:
         self._file.detach()  # the stream stays open
+
+
+def _added_cells(
+    columns: PredictionColumns, table: Table, texts: TextColumns, blocks: Iterable[Logits], row: int = 0
+) -> Iterator[list[str]]:
+    """Yield what is added to each row of a table, from `row` on, of which `blocks` are the outputs."""
+    has_text = table.text_hashes(texts.whole) != EMPTY
+    for block in blocks:
+        yield from columns.cells(block, has_text[row : row + len(block)])
+        row += len(block)
 
 
 # Where the logits of each block go; a file is written from them at the end.
@@ -175,7 +186,7 @@ def predict_table(
             partial = PartialLogits(partial_path(path), key, predictor.num_outputs, resume=resume)
             remove_temporaries(path.parent, path.name)
         if world.is_main and out == STANDARD_OUTPUT:
-            sink = _StandardOutput(table, columns)
+            sink = _StandardOutput(table, texts, columns)
         elif world.is_main:
             sink = [] if partial is None else partial
     done = int(world.broadcast(0 if partial is None else partial.rows))
@@ -185,8 +196,7 @@ def predict_table(
             if isinstance(sink, _StandardOutput):
                 sink.finish()
             elif sink is not None:
-                cells = (row for block in sink for row in columns.cells(block))
-                rows = np.arange(len(table))
+                cells, rows = _added_cells(columns, table, texts, sink), np.arange(len(table))
                 write_predictions(path, table, rows, columns.names, cells, for_excel=columns.for_excel)
     except BaseException:
         if partial is not None:
@@ -207,9 +217,9 @@ def predict_batches(
     sink, rows, notes = None, 0, list[str]()
     for table, texts in batches:
         if sink is None:
-            sink = _StandardOutput(table, columns)
+            sink = _StandardOutput(table, texts, columns)
         else:
-            sink.continue_with(table)
+            sink.continue_with(table, texts)
         _compute(predictor, table, texts, sink, None, done=0)
         rows += len(table)
         notes += describe_doubts(predictor, table, texts, columns.names) if len(table) else []

@@ -13,23 +13,23 @@ import numpy.typing as npt
 from classify.console import align_columns
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import display_name
-from classify.evaluation.scored_rows import SignTest, sign_test
+from classify.evaluation.scored_rows import SURE, SignTest, sign_test
 from classify.report.environment import count
 from classify.report.result import Result
-
-_SURE = 0.05
 
 
 @dataclass(frozen=True)
 class ComparedRun:
     """A folder's scores on the shared rows, and the paired test against the first folder; None for the first.
 
-    `trained_rows`: of the rows of an evaluation, those that the model was trained on.
+    `gain` is the mean difference of the rows' scores from the first, larger is better. `trained_rows`: of the rows of
+    an evaluation, those that the model was trained on.
     """
 
     folder: str
     metrics: dict[str, float]
     paired: SignTest | None
+    gain: float = 0.0
     trained_rows: int = 0
 
 
@@ -99,7 +99,9 @@ def verdict(run: ComparedRun) -> str:
     if run.paired is None:
         return ""
     better, worse, p = run.paired.better, run.paired.worse, run.paired.p
-    word = "not clearly different" if p >= _SURE else "better" if better > worse else "worse"
+    word = "not clearly different" if p >= SURE else "better" if better > worse else "worse"
+    if p < SURE and run.gain and (better > worse) != (run.gain > 0):
+        word = "better on more rows, yet not on average" if better > worse else "worse on more rows, yet not on average"
     return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
 
 
@@ -150,9 +152,10 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         predicted, targets_here = result.task.renumber(result.predicted[places[same]], labels), targets[0][same]
         scores = task.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
+        gain = 0.0 if reference is None else float((scores - reference).mean())
         reference = scores if reference is None else reference
         trained = result.trained_rows
-        runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, trained))
+        runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, gain, trained))
     return Comparison(tuple(runs), int(same.sum()), int((~same).sum()), unknown)
 
 

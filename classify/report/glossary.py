@@ -11,7 +11,7 @@ GLOSSARY = {
     "precision": "Of the rows that are predicted as a class, the share that belong to it.",
     "recall": "Of the rows that belong to a class, the share that are predicted as it.",
     "F1": "One number for precision and recall, their harmonic mean: high only if both are.",
-    "macro F1": "Mean of the F1 of all classes. A small class counts as much as a large one.",
+    "macro F1": "Mean of the F1 of all classes that occur as label or prediction: a small one counts as a large one.",
     "micro F1": "F1 over all decisions together. Frequent labels count most.",
     "weighted F1": "Mean of the F1 of all classes, weighted by their rows.",
     "subset accuracy": "Share of the rows for which the predicted labels are exactly the right ones.",
@@ -24,7 +24,7 @@ GLOSSARY = {
     "mae": "Mean difference between prediction and score, without its sign.",
     "loss": "What training lowers: minus the logarithm of the probability of what is right; of scores a squared error.",
     "jaccard": "Share of the labels of a row, predicted or right, that are both; the mean over rows.",
-    "95 % interval": "Where the value would lie in 95 of 100 samples of this size. Few rows leave it wide.",
+    "95 % interval": "Of 100 intervals made so 95 hold the true value, of cross-validation 85. Few rows leave it wide.",
     "TF-IDF": "The simple baseline: a linear model that counts words and parts of words, rare ones more.",
     "p": "How often chance alone would give such a difference, if there were none. Below 0.05 it is called clear.",
     "confidence": "The probability that the model gives to the label it predicts.",
@@ -33,7 +33,7 @@ GLOSSARY = {
     "temperature": "A number by which the outputs are divided so that confidence fits (Guo et al., 2017).",
     "confident learning": "Finds labels that contradict what other rows teach (Northcutt et al., 2021).",
     "integrated gradients": "How much each word adds to an output (Sundararajan et al., 2017).",
-    "validation": "Rows that choose the kept weights. Test rows choose nothing, so only they are a fair score.",
+    "validation": "Rows that choose the kept weights. Test rows choose no weights, so only they are a fair score.",
     "epoch": "One pass over all training rows.",
 }
 

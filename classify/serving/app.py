@@ -281,10 +281,10 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
     shares = [None] * len(rows) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):
         by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
-        confidence = float(row.max()) if task.has_confidence else None
-        if share is not None and value not in task.labels:
-            confidence = 1 - share
+        confidence, is_rejected = float(row.max()) if task.has_confidence else None, value not in task.labels
         accepted = None if min_confidence is None or confidence is None else confidence >= min_confidence
+        if share is not None and is_rejected:
+            confidence, accepted = 1 - share, None if min_confidence is None else False
         answers.append(
             Prediction(
                 prediction=value,

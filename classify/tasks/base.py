@@ -23,6 +23,9 @@ from classify.tasks.heads import Weights, read_class_weights
 if TYPE_CHECKING:
     import torch
 
+# Rows by which the loss of guessing is computed.
+_CHANCE_ROWS = 10_000
+
 Head = tuple[Array, Array]
 
 
@@ -42,6 +45,14 @@ class Loss(ABC):
     def weight_sum(self, targets: Array) -> float:
         """Return the sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
         return float(len(targets))
+
+    def by_chance(self, targets: Array, outputs: int) -> float:
+        """Return the mean loss of outputs that are 0 for all texts, on at most 10,000 of the targets."""
+        import torch
+
+        some = targets[:: -(-len(targets) // _CHANCE_ROWS)]
+        total = self.loss_sum(torch.zeros(len(some), outputs), torch.from_numpy(some))
+        return float(total) / self.weight_sum(some)
 
 
 class Task(LabelEncoder):
@@ -115,11 +126,6 @@ class Task(LabelEncoder):
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
         """Return a training text with the name of each class; () where names are not words."""
         return ()
-
-    @property
-    @abstractmethod
-    def chance_loss(self) -> float:
-        """Return the loss of a model that ignores the texts."""
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:

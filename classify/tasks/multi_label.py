@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _NO_ROW = 255
 # Number of labels whose cross-validation chooses C for all.
 _CHOOSING_LABELS = 4
+# Probabilities nearer to 0 or 1 have the log odds of this one.
+_LEAST = 1e-6
 # Largest weight of a label's rows under --class-weights balanced.
 _MOST_WEIGHT = 100.0
 
@@ -157,11 +159,6 @@ class MultiLabel(Task):
         return type(self)(
             self.labels, self._classes, self._separator, thresholds, empty_is_labelled=self._empty_is_labelled
         )
-
-    @property
-    def chance_loss(self) -> float:
-        """Return the cross-entropy of a probability of one half for each label."""
-        return math.log(2)
 
     def for_table(self, table: Table, column: str) -> Self:
         """Return the task with the separator of the table's cells, or of several label columns."""
@@ -347,8 +344,11 @@ class MultiLabel(Task):
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
     def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the smallest distance of a label's probability from its threshold."""
-        return np.asarray(np.abs(probabilities - self.thresholds).min(axis=1))
+        """Return the smallest distance of a label's log odds from those of its threshold."""
+        from scipy.special import logit
+
+        odds, limits = (logit(values.clip(_LEAST, 1 - _LEAST)) for values in (probabilities, self.thresholds))
+        return np.asarray(np.abs(odds - limits).min(axis=1))
 
     def prediction_fields(
         self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None

@@ -129,11 +129,6 @@ class Regression(Task):
                 "round or overflow; drop the flag."
             )
 
-    @property
-    def chance_loss(self) -> float:
-        """Return the loss of predicting the mean, 1 in standardized units."""
-        return 1.0
-
     def findings(self) -> list[Finding]:
         why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
         if self._repeated:

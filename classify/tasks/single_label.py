@@ -132,11 +132,6 @@ class SingleLabel(Task):
         """Return a text for each class, where all names are words."""
         return label_texts(self.labels, is_english=is_english)
 
-    @property
-    def chance_loss(self) -> float:
-        """Return the cross-entropy of equal probabilities, with any class weights and label smoothing."""
-        return math.log(len(self.labels))
-
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         """Return cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
         weights = self.class_weights(config, targets)

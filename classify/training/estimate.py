@@ -76,16 +76,17 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
     run = _Run(inputs, world, length, precision)
     trainings, rows, classes = 1 + splits.num_folds, len(splits.train), len(inputs.task.labels)
     batch, probed = training.train_batch_size, inputs.config.model.head == "probe"
-    limit = row_limit(classes, is_final=not training.epochs)
+    epochs = training.max_steps * batch / rows if training.max_steps > 0 else training.epochs
+    limit = row_limit(classes, is_final=not epochs)
     tested = len(splits.test) if splits.test else 0
-    steps = math.floor(training.epochs * rows / batch)
+    steps = math.floor(epochs * rows / batch)
     between = 0 if training.eval_steps is None else steps // training.eval_steps
-    scorings = 1 if splits.num_folds else math.ceil(training.epochs) + between + probed
+    scorings = 1 if splits.num_folds else math.ceil(epochs) + between + probed
     pairs = (training.contrastive_steps or 0) * run.step_seconds(min(CONTRASTIVE_ROWS, rows), CONTRASTIVE_LENGTH)
     seconds = {
         "contrastive steps": trainings * pairs,
         "head": trainings * run.pass_seconds(min(limit, rows)) if probed else 0.0,
-        "epochs": trainings * training.epochs * rows / batch * run.step_seconds(batch),
+        "epochs": trainings * epochs * rows / batch * run.step_seconds(batch),
         "evaluation": run.pass_seconds(len(splits.validation) * scorings + tested),
     }
     fast = trainings * min(rows, row_limit(classes, is_final=True)) + len(splits.validation) + tested

@@ -141,7 +141,7 @@ def _describe_calibration(
         return None
     temperature = rescaling.temperature
     fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
-    scored = "test" if splits.test is not None else "validation" if splits.method is None else "out-of-fold"
+    scored = "test" if splits.test is not None else "their"
     context.output.log(
         f"calibration: {fitted} (fitted on {splits.method or 'validation rows'}; {scored} log loss "
         f"{old['log_loss']:.3f} before, {new['log_loss']:.3f} after; --calibrate)"

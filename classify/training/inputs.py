@@ -122,6 +122,7 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
     findings = [*_list_decisions(config, splits, model, languages), *head, *_recipe(config, splits, width), *chosen]
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
+        *_note_accumulation(config.training),
         *_note_trained_rows(config.model.model, splits),
         *_note_renamed(task, splits),
         *(_check_disk(config, splits, model, output_dir) if launcher.here().checks_output_dir else ()),
@@ -394,13 +395,26 @@ def _pooling(requested: str, model: ModelFolder) -> Finding:
     return decided("pooling", value, why if requested == "auto" else "as requested", "--pooling")
 
 
+def _note_accumulation(training: TrainingConfig) -> list[str]:
+    """Note where micro-batches of the size of a device's batch, as transformers counts, would be a larger batch."""
+    parts, batch = training.gradient_accumulation_steps, training.train_batch_size
+    if parts == 1 or training.per_device_train_batch_size is None:
+        return []
+    return [
+        f"--gradient-accumulation-steps {parts} divides the batch of {batch} rows; transformers would train on "
+        f"{parts * batch} rows a step, here --batch-size {parts * batch}"
+    ]
+
+
 def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...]:
     """Describe the settings that the recipe chose, if any."""
     training = config.training
     automatic = [
         name
         for name, source in config.sources.items()
-        if source.kind == "recipe" and (name != "contrastive_steps" or training.contrastive_steps)
+        if source.kind == "recipe"
+        and (name != "contrastive_steps" or training.contrastive_steps)
+        and (name != "num_train_epochs" or training.max_steps < 0)
     ]
     if not automatic:
         return ()

@@ -89,7 +89,7 @@ def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selec
         logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]
     total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))
-    return float(total) > task.chance_loss * loss.weight_sum(targets)
+    return float(total) > loss.by_chance(targets, logits.shape[1]) * loss.weight_sum(targets)
 
 
 def row_limit(classes: int, *, is_final: bool) -> int:

@@ -13,6 +13,9 @@ from classify.launch import accelerators
 from classify.modeling.layers import parameter_depths
 from classify.training.parts import OptimizerFactory
 
+# Steps over which "inverse_sqrt" falls by the root of 2 where there is no warmup, as in transformers.
+_TIMESCALE = 10_000
+
 
 def make_optimizer(
     model: nn.Module,
@@ -69,8 +72,9 @@ def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "
     """Return the share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
 
     `warmup` below 1 is a share of all steps, else a number of steps. The factor is above 0 in the first and the last
-    step. Schedules: "linear" falls to 0, "cosine" along half a cosine, "inverse_sqrt" with the root of steps since
-    warmup (Vaswani et al., 2017, section 5.3), "constant_with_warmup" stays, "constant" does so from the first step.
+    step. Schedules: "linear" falls to 0, "cosine" along half a cosine, "inverse_sqrt" with the root of the steps
+    (Vaswani et al., 2017, section 5.3; without warmup over 10,000, as in transformers), "constant_with_warmup" stays,
+    "constant" does so from the first step.
     """
     if schedule == "constant":
         return 1.0
@@ -80,6 +84,7 @@ def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "
     if schedule == "constant_with_warmup":
         return 1.0
     if schedule == "inverse_sqrt":
-        return math.sqrt(max(1, rise) / max(1, step + 1))
+        scale = rise or _TIMESCALE
+        return math.sqrt(scale / (step + 1 - rise + scale))
     left = max(0.0, (total - step) / max(1, total - rise))
     return 0.5 * (1 - math.cos(math.pi * left)) if schedule == "cosine" else left

@@ -22,7 +22,7 @@ from classify.evaluation import advice, learning_curve, metrics, scope, scored_r
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
-from classify.evaluation.scored_rows import ScoredRows, sign_test
+from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
 from classify.evaluation.suspects_file import write_suspects
 from classify.files import write_json
 from classify.findings import Finding, note
@@ -100,6 +100,14 @@ class Results:
             return None
         finally:
             timeline.end("baseline")
+
+    @functools.cached_property
+    def paired(self) -> SignTest | None:
+        """Return the paired test of the model against the baseline on the same rows."""
+        if self.baseline is None:
+            return None
+        score, targets = self.task.row_scores, self.splits.scored.targets
+        return sign_test(score(self.predicted, targets), score(self.baseline.predicted, targets))
 
     @functools.cached_property
     def notes(self) -> list[Finding]:
@@ -184,7 +192,7 @@ def _write_suspects(results: Results) -> None:
     """Write suspects.csv, where every row was scored by a fold that did not train on it."""
     split, splits, path = results.splits.train, results.splits, results.context.output.folder / suspects_file.FILE
     path.unlink(missing_ok=True)  # of an earlier run in this folder
-    if splits.folds is None or splits.scored is not split:
+    if splits.folds is None or splits.scored is not split or len(splits.columns.labels) > 1:
         return
     probabilities = results.task.probabilities(results.final.scored)
     suspects = results.task.suspects(probabilities, split.targets)
@@ -246,11 +254,9 @@ def _write_metrics(results: Results) -> None:
 
 def _describe_baseline(results: Results) -> dict[str, Any] | None:
     """Return the baseline's scores, with the paired test of the model against it on the same rows."""
-    baseline, task, targets = results.baseline, results.task, results.splits.scored.targets
-    if baseline is None:
+    if results.baseline is None or results.paired is None:
         return None
-    compared = sign_test(task.row_scores(results.predicted, targets), task.row_scores(baseline.predicted, targets))
-    return {**baseline.as_json(), "paired": asdict(compared)}
+    return {**results.baseline.as_json(), "paired": asdict(results.paired)}
 
 
 def _write_record(results: Results) -> None:
@@ -285,14 +291,16 @@ def _print_summary(results: Results) -> None:
 def _notes(results: Results, name: str) -> list[str]:
     progress = results.trainer.progress
     first, last = progress.first_loss, progress.mean_loss
-    epochs = progress.position / len(results.splits.train)
+    epochs, outputs = progress.position / len(results.splits.train), results.final.scored.shape[1]
+    chance = results.trainer.loss.by_chance(results.trainer.data.targets, outputs)
     notes = advice.notes(
         results.scores,
         name,
         majority=results.majority,
         baseline=results.baseline,
+        paired=results.paired,
         metric=results.task.primary,
-        loss=advice.TrainingLoss(last if first is None else first, last, epochs, results.task.chance_loss),
+        loss=advice.TrainingLoss(last if first is None else first, last, epochs, chance),
         balanced=results.context.config.training.class_weights == "balanced",
     )
     if results.task.has_thresholds and results.splits.test is None and results.splits.folds is None:

@@ -119,7 +119,7 @@ def test_the_words_of_a_switch() -> None:
         ("--optim sgd", "--optim sgd: the optimizer is AdamW"),
         ("--eval_strategy steps", "--eval_strategy steps: a run evaluates after each epoch"),
         ("--max_predict_samples 9", "--max_predict_samples 9: every row of a table is scored"),
-        ("--task_name sst2", "--task_name sst2 means --data nyu-mll/glue:sst2, and --data is x; give one of them"),
+        ("--task_name sst2", "--task_name sst2 means --data hub:nyu-mll/glue:sst2, and --data is x; give one of them"),
         ("--dataset_config_name mrpc", "--dataset_config_name mrpc: name the data set and its configuration with"),
         ("--warmup_ratio much", "--warmup_ratio must be a number from 0 to 1. Got 'much' instead."),
         ("--warmup_ratio 5", "--warmup_ratio must be a number from 0 to 1. Got '5' instead."),
@@ -142,9 +142,10 @@ def test_what_asks_for_something_else_is_refused_with_the_way_to_it(words: str, 
 @pytest.mark.parametrize(
     ("words", "data"),
     [
-        ("--task_name MRPC", "nyu-mll/glue:mrpc"),
-        ("--dataset_name imdb", "imdb"),
-        ("--dataset_name nyu-mll/glue --dataset_config_name stsb", "nyu-mll/glue:stsb"),
+        ("--task_name MRPC", "hub:nyu-mll/glue:mrpc"),
+        ("--dataset_name imdb", "hub:imdb"),
+        ("--dataset_name hub:imdb", "hub:imdb"),
+        ("--dataset_name nyu-mll/glue --dataset_config_name stsb", "hub:nyu-mll/glue:stsb"),
     ],
 )
 def test_a_data_set_of_the_hub(words: str, data: str) -> None:
@@ -263,7 +264,7 @@ def test_flags_of_other_scripts_override_those_of_the_file(tmp_path: Path) -> No
     file.write_text(json.dumps(wanted))
     words = ["--config", str(file), "--fp16", "False", "--bf16", "--push_to_hub", "False", "--dataset_name", "imdb"]
     config = parse(*words)
-    assert (config.training.precision, config.data.data) == ("bf16", "imdb")
+    assert (config.training.precision, config.data.data) == ("bf16", "hub:imdb")
     assert config.ignored == ("--push_to_hub False",)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from classify.evaluation import advice, metrics
 from classify.evaluation.baseline import Baseline
+from classify.evaluation.scored_rows import SignTest, sign_test
 from classify.tasks.single_label import SingleLabel
 from tests.support.processes import ROOT
 
@@ -105,7 +106,14 @@ def summary(result: metrics.Scores, targets: list[int], rival: float | None = No
     loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0, chance=math.log(len(LABELS)))
     baseline = None if rival is None else Baseline({"macro_f1": rival}, 1, 1.0)
     return advice.notes(
-        result, "test", majority=majority, baseline=baseline, metric="macro_f1", loss=loss, balanced=False
+        result,
+        "test",
+        majority=majority,
+        baseline=baseline,
+        paired=SignTest(100, 0, 0.0),
+        metric="macro_f1",
+        loss=loss,
+        balanced=False,
     )
 
 
@@ -115,17 +123,16 @@ def test_a_good_run_has_no_notes() -> None:
 
 
 def test_rows_that_cannot_tell_model_and_baseline_apart_are_named() -> None:
-    """Both right on all of 30 rows, or the baseline within the interval of the model's accuracy."""
+    """By the paired test of the report: what is clear row by row needs no interval."""
     targets = [0, 1, 2] * 10
-    result = scored(targets, targets)
-    for value, expected in ((1.0, 1), (0.9, 1), (0.7, 0)):
-        baseline = Baseline({"macro_f1": value, "accuracy": value}, 1, 1.0)
-        lines = advice.compare_with_baseline(result, "test", baseline, "macro_f1")
-        assert len(lines) == expected
-    (line,) = advice.compare_with_baseline(
-        result, "test", Baseline({"macro_f1": 1.0, "accuracy": 1.0}, 1, 1.0), "macro_f1"
-    )
-    assert line.startswith("on 30 test rows the model is not clearly better than the TF-IDF baseline (accuracy 1.000 ")
+    result, baseline = scored(targets, targets), Baseline({"macro_f1": 0.8, "accuracy": 0.8}, 1, 1.0)
+    for better, worse, expected in ((6, 0, 0), (12, 2, 0), (5, 0, 1), (0, 0, 1), (0, 12, 1)):
+        right = np.array([1] * better + [0] * worse)
+        lines = advice.compare_with_baseline(result, "test", baseline, sign_test(right, 1 - right), "macro_f1")
+        assert len(lines) == expected, (better, worse)
+    (line,) = advice.compare_with_baseline(result, "test", baseline, SignTest(5, 0, 0.0625), "macro_f1")
+    assert line.startswith("on 30 test rows the model is not clearly better than the TF-IDF baseline (right or nearer ")
+    assert "on 5, worse on 0, p = 0.062)" in line
 
 
 def test_one_cause_has_one_line() -> None:

@@ -50,6 +50,24 @@ def test_other_classes_are_rejected(outside: Held | None, tmp_path: Path) -> Non
     assert again.threshold == scope.threshold
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_classes_the_unlike_texts_are_rejected(seed: int) -> None:
+    """Each is left out in turn, so that one is left, of which every text is sure; and the classes hardly differ."""
+    draw = np.random.default_rng(seed)
+
+    def near(rows: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        targets = draw.integers(0, 2, rows)
+        features = np.eye(WIDTH)[[0] * rows] * 4 + np.eye(WIDTH)[targets + 1] + draw.normal(size=(rows, WIDTH))
+        return features.astype(np.float32), targets
+
+    (examples, targets), (inside, inside_targets), (new, _) = near(200), near(100), near(100)
+    held = Held(inside, inside[:, 1:3])
+    scope = Scope.fit("none", examples, targets, held, inside_targets, None)
+    far = (4 * np.eye(WIDTH)[[9] * 50] + draw.normal(size=(50, WIDTH))).astype(np.float32)
+    kept, rest = scope.probabilities(new, new[:, 1:3]), scope.probabilities(far, far[:, 1:3])
+    assert scope.describe(kept, np.ones(100, dtype=bool), rest)["auroc"] > 0.9
+
+
 def test_without_rows_outside_no_rate_is_claimed() -> None:
     scope = Scope.fit("none", EXAMPLES, TARGETS, INSIDE, INSIDE_TARGETS, None)
     inside = scope.probabilities(INSIDE.features, INSIDE.logits)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_score
+from transformers import get_scheduler
 
 from classify.config.schema import TrainingConfig
 from classify.evaluation import baseline, metrics
@@ -233,6 +236,32 @@ def test_a_large_baseline_is_fitted_on_a_part(monkeypatch: pytest.MonkeyPatch) -
     assert result.rows == 40
 
 
+def test_the_interval_of_many_classes_holds_the_true_value() -> None:
+    """Percentiles of macro F1 with three rows a class hold it in half of all draws: both means are too low."""
+    draw, classes, rows = np.random.default_rng(0), 77, 200
+
+    def answer(targets: Any) -> Any:
+        wrong = draw.random(len(targets)) > 0.8
+        return np.where(wrong, draw.integers(0, classes, len(targets)), targets)
+
+    many = draw.integers(0, classes, 200_000)
+    truth, held = f1_score(many, answer(many), average="macro"), 0
+    for seed in range(40):
+        targets = draw.integers(0, classes, rows)
+        low, high = metrics.macro_f1_interval(targets, answer(targets), seed) or (0.0, 0.0)
+        held += low <= truth <= high
+    assert held >= 32
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_the_loss_of_guessing(gamma: float) -> None:
+    """That of a model whose outputs are 0, with the weights and the form of the loss that is trained."""
+    targets = np.array([0, 1, 1, 2, 2, 2, 2])
+    loss = single_label.CrossEntropy(0.0, np.array([4.0, 1.0, 0.5], dtype=np.float32), gamma)
+    assert loss.by_chance(targets, 3) == pytest.approx(math.log(3) * (2 / 3) ** gamma)
+    assert single_label.CrossEntropy().by_chance(targets, 3) == pytest.approx(math.log(3))
+
+
 def test_learning_rate_rises_and_falls() -> None:
     shape = [learning_rate_factor(step, 20, 0.1) for step in range(20)]
     assert shape[:3] == [0.5, 1.0, 1.0]
@@ -241,3 +270,20 @@ def test_learning_rate_rises_and_falls() -> None:
     assert [learning_rate_factor(step, 10, 4) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert learning_rate_factor(0, 5, 0.0) == 1.0
     assert learning_rate_factor(9, 3, 0.5) == 0.0
+
+
+@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant_with_warmup", "inverse_sqrt"])
+def test_schedules_are_those_of_transformers(name: str, warmup: int) -> None:
+    """But for the first step, in which theirs is 0: its rate rises a step later, and this one falls a step later."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=30)
+    theirs = []
+    for _ in range(30):
+        theirs.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    ours = [learning_rate_factor(step, 30, float(warmup), name) for step in range(30)]
+    assert ours[:warmup] == pytest.approx([(step + 1) / max(1, warmup) for step in range(warmup)])
+    late = 1 if name == "inverse_sqrt" else 0
+    assert ours[warmup : 30 - late] == pytest.approx(theirs[warmup + late :])

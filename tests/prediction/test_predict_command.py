@@ -19,9 +19,11 @@ from classify.cli import main
 from classify.console import allow_progress
 from classify.errors import InputError
 from classify.evaluation.automation import find_threshold
+from classify.evaluation.scope import Scope
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import TEMPORARY
 from classify.prediction import stream
+from classify.prediction.columns import PredictionColumns
 from classify.prediction.pytorch import PyTorchPredictor
 from classify.prediction.thresholds import find_confidence, find_set_limit
 from classify.tables.formats.registry import read_table
@@ -300,6 +302,25 @@ def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, pr
         assert [row["prob_1"], row["prob_2"]] == pytest.approx(p[order[:2]].tolist(), abs=1e-6)
         assert row["accepted"] == bool(p.max() >= 0.4)
         assert "prob_app" not in row
+
+
+def test_a_rejected_row_is_not_accepted() -> None:
+    """No held-out row has shown how often a rejection is right."""
+    scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
+    columns = PredictionColumns(SingleLabel(["a", "b"]), min_confidence=0.85, scope=scope)
+    outputs = np.log([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
+    rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7, 0.7]]).astype(np.float32)))
+    assert [(row[0], row[-1]) for row in rows] == [("oos", "false"), ("a", "true"), ("a", "false")]
+
+
+@pytest.mark.parametrize("out", ["p.csv", "-"])
+def test_a_row_without_a_text_is_never_accepted(trained: Path, tmp_path: Path, out: str, capfdbinary: Any) -> None:
+    table = tiny.write_table(tmp_path / "some.csv", [*ROWS[:3], ("  ", "card"), ROWS[3]])
+    path = Path(out) if out == "-" else tmp_path / out
+    assert predict(trained, table, path, "--min-confidence", "0") == 0
+    written = capfdbinary.readouterr().out if out == "-" else path.read_bytes()
+    rows = list(csv.DictReader(io.StringIO(written.decode())))
+    assert [row["accepted"] for row in rows] == ["true"] * 3 + ["false", "true"]
 
 
 def test_the_precision_of_held_out_rows_sets_the_confidence(

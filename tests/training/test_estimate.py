@@ -41,6 +41,14 @@ def test_parts_grow_with_what_they_do(expect: Any) -> None:
     assert sum(once.values()) == expect().total_seconds > expect().fast_seconds > 0
 
 
+def test_steps_that_are_given_count(expect: Any) -> None:
+    """A table of 96 training rows in batches of 32 takes three steps an epoch."""
+    batch = {"batch_size": 32, "folds": 0}
+    assert expect(max_steps=6, **batch).seconds["epochs"] == pytest.approx(
+        expect(num_train_epochs=2.0, **batch).seconds["epochs"]
+    )
+
+
 def test_without_steps_it_is_the_fast_preset(expect: Any) -> None:
     expected = expect(num_train_epochs=0.0, contrastive_steps=0)
     assert expected.total_seconds == pytest.approx(expected.fast_seconds)

@@ -229,6 +229,17 @@ def test_what_folds_cannot_do_is_refused(
         run.train(folded(model_folder, small, tmp_path / "out", **changes))
 
 
+def test_labels_in_several_columns_have_no_suspects(model_folder: Path, tmp_path: Path) -> None:
+    """One label each, marked in its column: suspects.csv, and what it changes, is for one column of names."""
+    names = ["card", "money", "app"]
+    rows = [",".join([text, *("x" * (name == label) for name in names)]) for text, label in tiny.table_rows(60)]
+    path = tmp_path / "my.csv"
+    path.write_text("\n".join([",".join(["text", *names]), *rows]) + "\n", encoding="utf-8")
+    out = run.train(folded(model_folder, path, tmp_path / "out"))
+    assert read_json(out / "metrics.json")["task"] == "single_label"
+    assert not (out / "suspects.csv").exists()
+
+
 def test_a_column_with_validation_rows_and_folds_contradict_each_other(model_folder: Path, tmp_path: Path) -> None:
     parts = ["train", "train", "train", "validation"]
     lines = [f'"{text}",{label},{parts[n % 4]}' for n, (text, label) in enumerate(tiny.table_rows(40))]
