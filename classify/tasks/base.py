@@ -136,13 +136,24 @@ class Task(LabelEncoder):
         return None
 
     @abstractmethod
+    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
+        """Return the regularization that cross-validation chooses for an output layer on features (rows, width)."""
+
+    @abstractmethod
     def fit_head(
-        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
+        self,
+        features: Array,
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: Weights = None,
+        penalty: float | None = None,
     ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
         `encoder_trained`: the encoder was trained on these targets, so cross-validating the regularization on its
-        features would overfit. `class_weights` are as `class_weights` returns them.
+        features would overfit; else it is that of `choose_penalty`, unless given. `class_weights` are as
+        `class_weights` returns them.
         """
 
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:

@@ -29,6 +29,15 @@ def mean_one(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return weights / weights.mean()
 
 
+def standardize(
+    features: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return features (rows, width) with mean 0 and deviation 1, and what mean and deviation (width,) were."""
+    mean = features.mean(axis=0, dtype=np.float64)
+    scale = features.std(axis=0, dtype=np.float64) + 1e-6
+    return ((features - mean) / scale).astype(np.float32), mean, scale
+
+
 def fit_standardized(
     features: npt.NDArray[np.float32], solve: Callable[[npt.NDArray[np.float32]], _Solution]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -36,9 +45,8 @@ def fit_standardized(
 
     `features` are (rows, width).
     """
-    mean = features.mean(axis=0, dtype=np.float64)
-    scale = features.std(axis=0, dtype=np.float64) + 1e-6
-    weight, bias = solve(((features - mean) / scale).astype(np.float32))
+    standard, mean, scale = standardize(features)
+    weight, bias = solve(standard)
     weight = weight / scale
     bias = bias - weight @ mean
     return weight.astype(np.float32), bias.astype(np.float32)

@@ -44,7 +44,15 @@ from classify.tables.labels import (
 )
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
-from classify.tasks.heads import BALANCED, TRAINED_ENCODER_C, Weights, fit_standardized, mean_one, send_weights
+from classify.tasks.heads import (
+    BALANCED,
+    TRAINED_ENCODER_C,
+    Weights,
+    fit_standardized,
+    mean_one,
+    send_weights,
+    standardize,
+)
 from classify.tasks.label_columns import find_class_names
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
@@ -233,11 +241,21 @@ class MultiLabel(Task):
         counts = targets.sum(axis=0, dtype=np.int64)
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
+    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
+        """Return the C of the logistic regressions."""
+        return _choose_c(standardize(features)[0], targets, class_weights)
+
     def fit_head(
-        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
+        self,
+        features: Array,
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: Weights = None,
+        penalty: float | None = None,
     ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else None, class_weights)
+        return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else penalty, class_weights)
 
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit one logistic regression per new label."""
@@ -463,35 +481,41 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
     return counts
 
 
+def _row_weights(targets: Array, number: int, class_weights: Weights) -> Weights:
+    if class_weights is None:
+        return None
+    return mean_one(np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32))
+
+
+def _choose_c(standard: npt.NDArray[np.float32], targets: Array, class_weights: Weights) -> float:
+    """Return the mean C, of its logarithm, of the most balanced labels on standardized features (rows, width)."""
+    counts = targets.sum(axis=0, dtype=np.int64)
+    balance = np.minimum(counts, len(targets) - counts)
+    frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
+    options = [
+        choose_c(standard, targets[:, number].astype(np.int64), _row_weights(targets, number, class_weights))
+        for number in frequent
+    ]
+    return float(np.exp(np.mean(np.log(options)))) if options else 1.0
+
+
 def _fit_heads(
     features: npt.NDArray[np.float32], targets: Array, c: float | None, class_weights: Weights = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Fit a logistic regression for each label; one without rows, or with all, gets zero weights."""
     from sklearn.linear_model import LogisticRegression
 
-    def row_weights(number: int) -> Weights:
-        if class_weights is None:
-            return None
-        return mean_one(np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32))
-
     def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         labels = targets.shape[1]
         weight, bias = np.zeros((labels, features.shape[1])), np.zeros(labels)
         counts = targets.sum(axis=0, dtype=np.int64)
-        best_c = c
-        if best_c is None:
-            balance = np.minimum(counts, len(targets) - counts)
-            frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
-            options = [
-                choose_c(standard, targets[:, number].astype(np.int64), row_weights(number)) for number in frequent
-            ]
-            best_c = float(np.exp(np.mean(np.log(options)))) if options else 1.0
+        best_c = _choose_c(standard, targets, class_weights) if c is None else c
         for number in range(labels):
             if 0 < counts[number] < len(targets):
                 solver = LogisticRegression(C=best_c, max_iter=200, tol=1e-3)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # not converged: not actionable
-                    solver.fit(standard, targets[:, number], sample_weight=row_weights(number))
+                    solver.fit(standard, targets[:, number], sample_weight=_row_weights(targets, number, class_weights))
                 weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
             else:  # half a row of the other kind
                 share = (counts[number] + 0.5) / (len(targets) + 1)

@@ -22,7 +22,7 @@ from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import are_thousands, parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Loss, Task
-from classify.tasks.heads import Weights, fit_standardized
+from classify.tasks.heads import Weights, fit_standardized, standardize
 from classify.tasks.label_columns import check_empty_labels
 
 if TYPE_CHECKING:
@@ -166,15 +166,29 @@ class Regression(Task):
         """Return the squared error of standardized targets."""
         return SquaredError(self.center, self.scale)
 
-    def fit_head(
-        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
-    ) -> tuple[Array, Array]:
-        """Fit a ridge regression to the standardized targets; there are no classes to weight."""
+    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
+        """Return the alpha of a ridge regression."""
+        return float(self._fit_ridge(standardize(features)[0], targets, _ALPHAS).alpha_)
+
+    def _fit_ridge(self, standard: npt.NDArray[np.float32], targets: Array, alphas: Sequence[float]) -> Any:
         from sklearn.linear_model import RidgeCV
 
+        return RidgeCV(alphas=alphas).fit(standard.astype(np.float64), (targets - self.center) / self.scale)
+
+    def fit_head(
+        self,
+        features: Array,
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: Weights = None,
+        penalty: float | None = None,
+    ) -> tuple[Array, Array]:
+        """Fit a ridge regression to the standardized targets; there are no classes to weight."""
+        alphas = _TRAINED_ENCODER_ALPHAS if encoder_trained else _ALPHAS if penalty is None else (penalty,)
+
         def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-            solver = RidgeCV(alphas=_TRAINED_ENCODER_ALPHAS if encoder_trained else _ALPHAS)
-            solver.fit(standard.astype(np.float64), (targets - self.center) / self.scale)
+            solver = self._fit_ridge(standard, targets, alphas)
             return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 
         return fit_standardized(features, solve)

@@ -25,7 +25,15 @@ from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
-from classify.tasks.heads import BALANCED, TRAINED_ENCODER_C, Weights, fit_standardized, mean_one, send_weights
+from classify.tasks.heads import (
+    BALANCED,
+    TRAINED_ENCODER_C,
+    Weights,
+    fit_standardized,
+    mean_one,
+    send_weights,
+    standardize,
+)
 from classify.tasks.label_columns import check_empty_labels, find_class_names
 from classify.tasks.label_texts import label_texts
 
@@ -142,11 +150,21 @@ class SingleLabel(Task):
             return balanced_weights(targets, len(self.labels))
         return self.file_weights(config)
 
+    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
+        """Return the C of a logistic regression."""
+        return choose_c(standardize(features)[0], targets, _row_weights(class_weights, targets))
+
     def fit_head(
-        self, features: Array, targets: Array, *, encoder_trained: bool, class_weights: Weights = None
+        self,
+        features: Array,
+        targets: Array,
+        *,
+        encoder_trained: bool,
+        class_weights: Weights = None,
+        penalty: float | None = None,
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES) if encoder_trained else None
+        c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES) if encoder_trained else penalty
         return fit_logistic_head(features, targets, len(self.labels), c, _row_weights(class_weights, targets))
 
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:

@@ -81,15 +81,20 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
     tested = len(splits.test) if splits.test else 0
     steps = math.floor(epochs * rows / batch)
     between = 0 if training.eval_steps is None else steps // training.eval_steps
-    scorings = 1 if splits.num_folds else math.ceil(epochs) + between + probed
+    # Where only the head is fitted, the folds and the final model take the features of one pass each.
+    probings = trainings if epochs or training.contrastive_steps else min(2, trainings)
+    scorings = math.ceil(epochs) + between + probed
+    if splits.num_folds:
+        scorings = int(probings == trainings)
     pairs = (training.contrastive_steps or 0) * run.step_seconds(min(CONTRASTIVE_ROWS, rows), CONTRASTIVE_LENGTH)
     seconds = {
         "contrastive steps": trainings * pairs,
-        "head": trainings * run.pass_seconds(min(limit, rows)) if probed else 0.0,
+        "head": probings * run.pass_seconds(min(limit, rows)) if probed else 0.0,
         "epochs": trainings * epochs * rows / batch * run.step_seconds(batch),
         "evaluation": run.pass_seconds(len(splits.validation) * scorings + tested),
     }
-    fast = trainings * min(rows, row_limit(classes, is_final=True)) + len(splits.validation) + tested
+    fast = min(2, trainings) * min(rows, row_limit(classes, is_final=True)) + tested
+    fast += 0 if splits.num_folds else len(splits.validation)
     return Estimate(run.memory, seconds, run.pass_seconds(fast))
 
 

@@ -141,9 +141,10 @@ def _describe_calibration(
         return None
     temperature = rescaling.temperature
     fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
-    scored = "test" if splits.test is not None else "their"
+    rows = "validation rows" if splits.method is None else f"rows of {splits.method}"
+    scored = "test log loss" if splits.test is not None else "log loss on them"
     context.output.log(
-        f"calibration: {fitted} (fitted on {splits.method or 'validation rows'}; {scored} log loss "
+        f"calibration: {fitted} (fitted on {rows}; {scored} "
         f"{old['log_loss']:.3f} before, {new['log_loss']:.3f} after; --calibrate)"
     )
     return {**rescaling.as_json(), "before": old, "after": new}

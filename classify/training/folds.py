@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from classify.data.splits import Split
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.files import atomic_path, make_folders
-from classify.training import stages
+from classify.training import linear_probe, stages
 from classify.training.setup import TrainingContext
 from classify.training.trainer import Trainer, make_trainer
 
@@ -40,6 +41,8 @@ def cross_validate(context: TrainingContext) -> Logits:
     """
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None
+    if not _trains_encoder(context):
+        return _cross_validate_probe(context)
     logits = np.zeros((len(split), context.classifier.output_layer.out_features), dtype=np.float32)
     initial: dict[str, torch.Tensor] = {}
     for number in range(count):
@@ -63,14 +66,41 @@ def cross_validate(context: TrainingContext) -> Logits:
                 context.timeline.end("evaluation")
                 _save(context, number, fold_logits)
         logits[held_out] = fold_logits
-        score = context.inputs.task.score(fold_logits, scored.targets, context.config.training.seed)
         took = "taken from the resumed run" if resumed else f"{time.perf_counter() - begin:.1f} s"
-        context.output.log(
-            f"fold {number + 1} of {count}: {format_metrics(score.metrics)} on {len(scored)} rows ({took}; --folds)"
-        )
+        _log_score(context, number, fold_logits, scored.targets, took)
     if initial:
         context.strategy.setup(initial)
     return logits
+
+
+def _trains_encoder(context: TrainingContext) -> bool:
+    """Return whether the run is more than a probe on the model as it is."""
+    training = context.config.training
+    is_probe = context.config.model.head == "probe" and not context.inputs.new_labels
+    return not is_probe or bool(training.contrastive_steps or training.epochs or training.max_steps > 0)
+
+
+def _cross_validate_probe(context: TrainingContext) -> Logits:
+    """Return the out-of-fold logits of a run that trains the output layer alone. A collective."""
+    split, folds, begin = context.splits.train, context.splits.folds, time.perf_counter()
+    assert folds is not None
+    context.strategy.setup()
+    data = context.with_label_texts(context.data.of(split))
+    logits = linear_probe.probe_folds(context.strategy, data, context.inputs.task, folds)
+    context.timeline.end("head")
+    took = f"all in {time.perf_counter() - begin:.1f} s"
+    for number in range(context.splits.num_folds):
+        held_out = folds == number
+        _log_score(context, number, logits[held_out], split.targets[held_out], took)
+    return logits
+
+
+def _log_score(context: TrainingContext, number: int, logits: Logits, targets: npt.NDArray[Any], took: str) -> None:
+    score = context.inputs.task.score(logits, targets, context.config.training.seed)
+    context.output.log(
+        f"fold {number + 1} of {context.splits.num_folds}: {format_metrics(score.metrics)} on {len(targets)} rows "
+        f"({took}; --folds)"
+    )
 
 
 @contextlib.contextmanager

@@ -77,6 +77,37 @@ def init_head_from_probe(
     return len(selected), time.perf_counter() - begin
 
 
+def probe_folds(
+    strategy: Strategy, data: TokenizedSplit, task: Task, folds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Return the outputs (rows, outputs) for the rows of each fold of a probe on the other folds. A collective.
+
+    No step trains the encoder, so its features are computed once. All probes have the penalty that is chosen on all
+    rows, as the final one has: with penalties of their own, outputs would differ in scale, and no temperature or
+    threshold found on them would fit the final model. All learn from the rows of `data` behind those of `folds`
+    (rows,), too.
+    """
+    classifier, world, seed = strategy.classifier, strategy.world, strategy.config.seed
+    features = compute_logits(classifier, data.tokens, data.rows, world, features=True)
+    limit, mix = row_limit(len(task.labels), is_final=True), task.stratify_by(data.targets)
+    number_of = np.concatenate([folds, np.full(len(data.rows) - len(folds), -1)])
+    outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
+    if world.is_main:
+        class_weights = task.class_weights(strategy.config, data.targets)
+        chosen = cap_rows(mix, np.arange(len(data.rows)), limit, seed=seed)
+        penalty = task.choose_penalty(features[chosen], data.targets[chosen], class_weights)
+        for number in range(int(folds.max()) + 1):
+            learned = cap_rows(mix, np.flatnonzero(number_of != number), limit, seed=seed)
+            weights = task.class_weights(strategy.config, data.targets[learned])
+            weight, bias = task.fit_head(
+                features[learned], data.targets[learned], encoder_trained=False, class_weights=weights, penalty=penalty
+            )
+            held_out = np.flatnonzero(folds == number)
+            outputs[held_out] = features[held_out] @ weight.T + bias
+    shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
+    return shared["outputs"].cpu().numpy()
+
+
 def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
     """Return whether features (rows, width) hardly differ between rows, as those of a random encoder."""
     return bool(features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean())

@@ -50,8 +50,9 @@ def test_steps_that_are_given_count(expect: Any) -> None:
 
 
 def test_without_steps_it_is_the_fast_preset(expect: Any) -> None:
-    expected = expect(num_train_epochs=0.0, contrastive_steps=0)
-    assert expected.total_seconds == pytest.approx(expected.fast_seconds)
+    for folds in (0, 4):
+        expected = expect(num_train_epochs=0.0, contrastive_steps=0, folds=folds)
+        assert expected.total_seconds == pytest.approx(expected.fast_seconds)
 
 
 def test_a_kernel_takes_time_to_start(expect: Any, monkeypatch: pytest.MonkeyPatch) -> None:

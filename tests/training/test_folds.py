@@ -16,9 +16,13 @@ from safetensors.torch import load_file
 import classify.training.run as run
 from classify.cli import main
 from classify.errors import InputError, Interrupted
+from classify.evaluation.scored_rows import ScoredRows
+from classify.tasks.registry import trained_task
 from classify.training import folds as folds_module
+from classify.training import linear_probe
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
+from tests.support.tasks import CASES
 
 FOLDS = 3
 
@@ -63,6 +67,36 @@ def test_every_row_is_predicted_by_a_run_on_the_other_folds(
         alone = folded(model_folder, train, tmp_path / fold, folds=None, eval_data=str(scored), keep="last")
         expected = probabilities(predictions(run.train(alone)))
         np.testing.assert_allclose(probabilities(held_out), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["lists", "one class"])
+def test_folds_of_a_probe_share_features_and_penalty(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each row is predicted by a fit on the other folds, with what is chosen on all rows, and computed twice in all."""
+    table, computed, real = tmp_path / "my.csv", [], linear_probe.compute_logits
+    CASES[name].write(table) if name in CASES else tiny.write_table(table, tiny.table_rows(60))
+
+    def count(classifier: Any, tokens: Any, rows: Any, *rest: Any, **more: Any) -> Any:
+        found = real(classifier, tokens, rows, *rest, **more)
+        computed.append(found)
+        return found
+
+    monkeypatch.setattr(linear_probe, "compute_logits", count)
+    plain = {"num_train_epochs": 0.0, "contrastive_steps": 0, "label_texts": "none"}
+    out = run.train(folded(model_folder, table, tmp_path / "out", **plain))
+    assert [len(features) for features in computed] == [60, 60], "for the folds, and for the final model"
+    np.testing.assert_array_equal(*computed)
+    rows, scored = predictions(out), ScoredRows.read(out)
+    folds = np.array([int(row["fold"]) for row in rows])
+    fitter, features = trained_task(str(out)), computed[0]
+    penalty = fitter.choose_penalty(features, scored.targets)
+    for fold in (1, 2, 3):
+        learned, held_out = folds != fold, folds == fold
+        weight, bias = fitter.fit_head(
+            features[learned], scored.targets[learned], encoder_trained=False, penalty=penalty
+        )
+        np.testing.assert_allclose(scored.logits[held_out], features[held_out] @ weight.T + bias, atol=2e-3)
 
 
 @pytest.mark.parametrize("opt_level", [None, "O2"])
