@@ -96,8 +96,8 @@ class Run:
         """Return the texts, or pairs of texts, of a DataFrame."""
         from classify.prediction.inputs import read_texts
 
-        with _paths(data=table) as paths:
-            read, columns = read_texts(paths["data"], self._predictor.settings, None, None)
+        with _paths(table=table) as paths:
+            read, columns = read_texts(paths["table"], self._predictor.settings, None, None)
         inputs = [read.column(name) for name in columns.inputs]
         return inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
 
@@ -113,8 +113,8 @@ class Run:
 
         if output_dir is not None and Path(output_dir).exists() and any(Path(output_dir).iterdir()):
             raise InputError(f"evaluate: output_dir {output_dir} is not empty; give another folder.")
-        with _paths(data=table) as paths, tempfile.TemporaryDirectory(prefix="classify-") as made:
-            labelled = read_labelled(str(self.folder), paths["data"])
+        with _paths(table=table) as paths, tempfile.TemporaryDirectory(prefix="classify-") as made:
+            labelled = read_labelled(str(self.folder), paths["table"])
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
             hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
             trained, _ = count_trained(str(self.folder), hashes)
@@ -241,20 +241,14 @@ def _train(
         further = {name: options[name] for name in ("eval_data", "test_data") if options.get(name) is not None}
         tables = {name: _as_path(table, None, Path(temporary)) for name, table in further.items()}
         tables["data"] = _as_path(data, labels, Path(temporary))
+        given = {"data": data, **further}
         if isinstance(options.get("class_weights"), dict):
+            given["class_weights"] = options["class_weights"]
             weights = json.dumps(options["class_weights"]).encode()
-            options = {**options, "class_weights": _keep(weights, "class_weights.json", Path(temporary))}
+            tables["class_weights"] = _keep(weights, "class_weights.json", Path(temporary))
         config = parse_training(_words({**options, **tables}), "classify.train")
-        try:
+        with _naming(given, tables):
             folder = _run(config, place, parts, pages=pages)
-        except InputError as error:  # a path that the caller has not named
-            arguments = {"data": data, **further}
-            written = {
-                path: name for name, path in tables.items() if not isinstance(arguments[name], str | os.PathLike)
-            }
-            error.faults = tuple(_replace(fault, written) for fault in error.faults)
-            error.args = ("\n".join(error.faults),)
-            raise
     return Run(folder, use_cpu=config.training.use_cpu)
 
 
@@ -294,10 +288,17 @@ def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: 
     return Run(folder, use_cpu=use_cpu, distributed=distributed)
 
 
-def _replace(text: str, names: dict[str, str]) -> str:
-    for path, name in names.items():
-        text = text.replace(path, name)
-    return text
+@contextlib.contextmanager
+def _naming(given: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[None]:
+    """Let an InputError in this block call what was given in memory by its argument, not by the path of its copy."""
+    try:
+        yield
+    except InputError as error:
+        names = {paths[name]: name for name, value in given.items() if not isinstance(value, str | os.PathLike)}
+        for path, name in names.items():
+            error.faults = tuple(fault.replace(path, name) for fault in error.faults)
+        error.args = ("\n".join(error.faults),)
+        raise
 
 
 def _words(options: dict[str, Any]) -> list[str]:
@@ -331,7 +332,9 @@ def _is_table(data: Any) -> bool:
 def _paths(**tables: Any) -> Iterator[dict[str, str]]:
     """Yield the paths of tables by name; those in memory are written."""
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
-        yield {name: _as_path(table, None, Path(temporary)) for name, table in tables.items()}
+        paths = {name: _as_path(table, None, Path(temporary)) for name, table in tables.items()}
+        with _naming(tables, paths):
+            yield paths
 
 
 def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:

@@ -12,7 +12,7 @@ from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
 from classify.report.environment import templates
 from classify.report.result import Result
-from classify.report.verdict import WEAK, find_thresholds, usefulness
+from classify.report.verdict import FEWEST, WEAK, find_thresholds, usefulness
 
 FILE = "README.md"
 # Share of the training texts from which a language is named.
@@ -56,7 +56,11 @@ def render(result: Result) -> str:
             inspection=run.get("inspection"),
             splits=[decision for decision in run["guesses"] if decision["what"] == "split"],
             weak_below=WEAK,
-            weak=[name for name, values in scores["per_class"].items() if values["support"] and values["f1"] < WEAK],
+            weak=[
+                name
+                for name, values in scores["per_class"].items()
+                if values["support"] >= FEWEST and values["f1"] < WEAK
+            ],
             shell=shlex.quote(result.folder.name),
             version=run["versions"]["classify"],
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from classify.console import align_columns
 from classify.errors import InputError, list_some
-from classify.evaluation.metrics import display_name
+from classify.evaluation.metrics import display_name, holm
 from classify.evaluation.scored_rows import SURE, SignTest, sign_test
 from classify.report.environment import count
 from classify.report.result import Result
@@ -21,6 +21,8 @@ from classify.report.result import Result
 @dataclass(frozen=True)
 class ComparedRun:
     """A folder's scores on the shared rows, and the paired test against the first folder; None for the first.
+
+    Its p-value is corrected for the number of folders.
 
     `gain` is the mean difference of the rows' scores from the first, larger is better. `trained_rows`: of the rows of
     an evaluation, those that the model was trained on.
@@ -156,6 +158,9 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         reference = scores if reference is None else reference
         trained = result.trained_rows
         runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, gain, trained))
+    tested = [run.paired for run in runs if run.paired is not None]
+    corrected = iter(holm(np.array([paired.p for paired in tested])).tolist())
+    runs = [run if run.paired is None else replace(run, paired=replace(run.paired, p=next(corrected))) for run in runs]
     return Comparison(tuple(runs), int(same.sum()), int((~same).sum()), unknown)
 
 

@@ -17,7 +17,7 @@ from classify.report.result import Result
 _CERTAIN = 0.001
 _FEW = 200
 # Rows of a class from which it is called weak.
-_FEWEST = 3
+FEWEST = 3
 # Steps that are named, and the gain of twice as many rows from which it is.
 _STEPS, _GAIN = 3, 0.005
 # F1 below which a class is named, and how many are named.
@@ -144,7 +144,7 @@ def find_steps(result: Result) -> list[Step]:
         steps.append(Step("train the whole model, without --preset fast", f"classify train --data {data}"))
     # One or two rows are a typing error, or too few to be called weak.
     weak = sorted(
-        (score["f1"], name) for name, score in per_class.items() if score["support"] >= _FEWEST and score["f1"] < WEAK
+        (score["f1"], name) for name, score in per_class.items() if score["support"] >= FEWEST and score["f1"] < WEAK
     )
     if weak:
         named = ", ".join(f"{name} (F1 {percent(f1)})" for f1, name in weak[:_NAMED])

@@ -80,7 +80,7 @@ def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.fl
         raise InputError(f"{flag}: {expected}. It cannot be read: {error}.") from None
     if not isinstance(weights, dict):
         raise InputError(f"{flag}: {expected}. Got a {type(weights).__name__} instead.")
-    wrong = sorted(set(labels) ^ set(weights))
+    wrong = [*sorted(set(weights) - set(labels)), *sorted(set(labels) - set(weights))]
     if wrong:
         which = "no weight for" if wrong[0] in labels else "no label of --data is"
         raise InputError(f"{flag}: {which} {wrong[0]!r}; {expected}, with a number for each label.")

@@ -153,7 +153,7 @@ CASES: dict[str, Case] = {
     "text_column_delimiter": Case({"text_column_delimiter": " and "}, beside={**WIDE, "text_column": "text,other"}),
     "task": Case({"task": "single"}, classes, beside={"data": "lists.csv"}),
     "encoding": Case({"encoding": "latin-1"}, predictions, beside={"data": "accents.csv"}),
-    "sheet": Case({"sheet": "second"}, beside={"data": "book.xlsx"}),
+    "sheet": Case({"sheet": "second"}, beside={"data": "book.xlsx"}, refused_without="which is the sheet"),
     "header": Case({"header": True}, beside={"data": "bare.csv"}),
     "no_header": Case({"no_header": True}, classes, beside={"data": "base.csv"}),
     "delimiter": Case({"delimiter": "^"}, beside={"data": "carets.csv"}, refused_without="which is the delimiter"),
