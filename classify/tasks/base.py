@@ -135,25 +135,25 @@ class Task(LabelEncoder):
         """Return the weight of each output's label under --class-weights for these targets; None: all weigh 1."""
         return None
 
+    @property
+    @abstractmethod
+    def trained_penalty(self) -> float:
+        """Return the regularization for features of an encoder that was trained on the same targets.
+
+        Cross-validation on such features would choose too little.
+        """
+
     @abstractmethod
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
         """Return the regularization that cross-validation chooses for an output layer on features (rows, width)."""
 
     @abstractmethod
     def fit_head(
-        self,
-        features: Array,
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: Weights = None,
-        penalty: float | None = None,
+        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
-        `encoder_trained`: the encoder was trained on these targets, so cross-validating the regularization on its
-        features would overfit; else it is that of `choose_penalty`, unless given. `class_weights` are as
-        `class_weights` returns them.
+        The default penalty is that of `choose_penalty`. `class_weights` are as `class_weights` returns them.
         """
 
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:

@@ -241,21 +241,19 @@ class MultiLabel(Task):
         counts = targets.sum(axis=0, dtype=np.int64)
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
+    @property
+    def trained_penalty(self) -> float:
+        return TRAINED_ENCODER_C
+
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
         """Return the C of the logistic regressions."""
         return _choose_c(standardize(features)[0], targets, class_weights)
 
     def fit_head(
-        self,
-        features: Array,
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: Weights = None,
-        penalty: float | None = None,
+        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, TRAINED_ENCODER_C if encoder_trained else penalty, class_weights)
+        return _fit_heads(features, targets, penalty, class_weights)
 
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit one logistic regression per new label."""

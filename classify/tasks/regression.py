@@ -34,7 +34,7 @@ _STRATA = 5
 _ROWS_A_CLASS = 4
 # Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
 _ALPHAS = np.logspace(0, 5, 11).tolist()
-_TRAINED_ENCODER_ALPHAS = [1e4]
+_TRAINED_ENCODER_ALPHA = 1e4
 
 
 class Regression(Task):
@@ -166,6 +166,10 @@ class Regression(Task):
         """Return the squared error of standardized targets."""
         return SquaredError(self.center, self.scale)
 
+    @property
+    def trained_penalty(self) -> float:
+        return _TRAINED_ENCODER_ALPHA
+
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
         """Return the alpha of a ridge regression."""
         return float(self._fit_ridge(standardize(features)[0], targets, _ALPHAS).alpha_)
@@ -176,16 +180,10 @@ class Regression(Task):
         return RidgeCV(alphas=alphas).fit(standard.astype(np.float64), (targets - self.center) / self.scale)
 
     def fit_head(
-        self,
-        features: Array,
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: Weights = None,
-        penalty: float | None = None,
+        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit a ridge regression to the standardized targets; there are no classes to weight."""
-        alphas = _TRAINED_ENCODER_ALPHAS if encoder_trained else _ALPHAS if penalty is None else (penalty,)
+        alphas = _ALPHAS if penalty is None else [penalty]
 
         def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
             solver = self._fit_ridge(standard, targets, alphas)

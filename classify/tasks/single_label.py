@@ -150,22 +150,19 @@ class SingleLabel(Task):
             return balanced_weights(targets, len(self.labels))
         return self.file_weights(config)
 
+    @property
+    def trained_penalty(self) -> float:
+        return TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
+
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
         """Return the C of a logistic regression."""
         return choose_c(standardize(features)[0], targets, _row_weights(class_weights, targets))
 
     def fit_head(
-        self,
-        features: Array,
-        targets: Array,
-        *,
-        encoder_trained: bool,
-        class_weights: Weights = None,
-        penalty: float | None = None,
+        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
-        c = TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES) if encoder_trained else penalty
-        return fit_logistic_head(features, targets, len(self.labels), c, _row_weights(class_weights, targets))
+        return fit_logistic_head(features, targets, len(self.labels), penalty, _row_weights(class_weights, targets))
 
     def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
         """Fit a multinomial logistic regression whose other rows are fixed."""

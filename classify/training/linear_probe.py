@@ -65,9 +65,8 @@ def init_head_from_probe(
             weight, bias = before["weight"].float().numpy().copy(), before["bias"].float().numpy().copy()
             task.grow_head(features, targets, (weight, bias), np.isin(task.labels, new), class_weights)
         else:
-            weight, bias = task.fit_head(
-                features, targets, encoder_trained=encoder_trained, class_weights=class_weights
-            )
+            penalty = task.trained_penalty if encoder_trained else None
+            weight, bias = task.fit_head(features, targets, penalty, class_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
@@ -99,9 +98,7 @@ def probe_folds(
         for number in range(int(folds.max()) + 1):
             learned = cap_rows(mix, np.flatnonzero(number_of != number), limit, seed=seed)
             weights = task.class_weights(strategy.config, data.targets[learned])
-            weight, bias = task.fit_head(
-                features[learned], data.targets[learned], encoder_trained=False, class_weights=weights, penalty=penalty
-            )
+            weight, bias = task.fit_head(features[learned], data.targets[learned], penalty, weights)
             held_out = np.flatnonzero(folds == number)
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)

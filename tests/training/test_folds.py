@@ -93,9 +93,7 @@ def test_folds_of_a_probe_share_features_and_penalty(
     penalty = fitter.choose_penalty(features, scored.targets)
     for fold in (1, 2, 3):
         learned, held_out = folds != fold, folds == fold
-        weight, bias = fitter.fit_head(
-            features[learned], scored.targets[learned], encoder_trained=False, penalty=penalty
-        )
+        weight, bias = fitter.fit_head(features[learned], scored.targets[learned], penalty=penalty)
         np.testing.assert_allclose(scored.logits[held_out], features[held_out] @ weight.T + bias, atol=2e-3)
 
 

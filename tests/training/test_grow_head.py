@@ -21,16 +21,13 @@ def test_new_classes_are_told_from_old_ones() -> None:
     old = targets < 3
     task = SingleLabel(list("abcde"))
     weight, bias = np.zeros((5, 8), dtype=np.float32), np.zeros(5, dtype=np.float32)
-    weight[:3], bias[:3] = SingleLabel(list("abc")).fit_head(features[old], targets[old], encoder_trained=False)
+    weight[:3], bias[:3] = SingleLabel(list("abc")).fit_head(features[old], targets[old])
     kept = weight[:3].copy(), bias[:3].copy()
     task.grow_head(features, targets, (weight, bias), np.arange(5) >= 3)
     assert (weight[:3] == kept[0]).all()
     assert (bias[:3] == kept[1]).all()
     right = (features @ weight.T + bias).argmax(axis=1) == targets
-    anew = (
-        np.add(features @ (fit := task.fit_head(features, targets, encoder_trained=False))[0].T, fit[1]).argmax(axis=1)
-        == targets
-    )
+    anew = np.add(features @ (fit := task.fit_head(features, targets))[0].T, fit[1]).argmax(axis=1) == targets
     assert right.mean() > anew.mean() - 0.05
     assert right[~old].mean() > 0.8
 
@@ -39,7 +36,7 @@ def test_new_labels_beside_old_ones() -> None:
     features, targets = drawn(3)
     labels = np.stack([targets == 0, targets != 1, targets == 2], axis=1).astype(np.uint8)
     task = MultiLabel(list("abc"))
-    weight, bias = task.fit_head(features, labels, encoder_trained=False)
+    weight, bias = task.fit_head(features, labels)
     grown, shift = weight.copy(), bias.copy()
     grown[2], shift[2] = 0, 0
     task.grow_head(features, labels, (grown, shift), np.array([False, False, True]))
