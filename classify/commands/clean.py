@@ -102,5 +102,6 @@ def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, A
         return there, run["data"]["sha256"], label_column, trained_texts(settings), run["config"]["data"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error})."
+            f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error}); a reviewed "
+            "copy has to lie in that folder, too."
         ) from None
