@@ -264,7 +264,9 @@ def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> d
 
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
         path = _as_path(data, labels, Path(temporary))
-        return asdict(inspect_run(check(parse_training(_words({**options, "data": path}), "classify.inspect"))))
+        config = parse_training(_words({**options, "data": path}), "classify.inspect")
+        with _naming({"data": data}, {"data": path}):
+            return asdict(inspect_run(check(config)))
 
 
 def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Options with the same name are aliases among the flags. The others have another 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from classify.config.fields import as_switch, between, parse
@@ -148,11 +149,16 @@ def _warmup(raw: Any) -> tuple[str, Any]:
     return "warmup_steps", min(ratio, 1 - 1e-9)
 
 
+def _data_set(name: str) -> str:
+    """Return what --data takes for a data set: a path that exists, else its name on the hub."""
+    return name if name.startswith("hub:") or Path(name.partition(":")[0]).exists() else f"hub:{name}"
+
+
 # Arguments with another name here: a function from the value to (field, value).
 TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "load_best_model_at_end": lambda _: ("keep", "best"),
     "task_name": lambda raw: ("data", f"hub:nyu-mll/glue:{str(raw).lower()}"),
-    "dataset_name": lambda raw: ("data", f"hub:{str(raw).removeprefix('hub:')}"),
+    "dataset_name": lambda raw: ("data", _data_set(str(raw))),
     "do_regression": lambda _: ("task", "regression"),
     "bf16": lambda _: ("precision", "bf16"),
     "fp16": lambda _: ("precision", "fp16"),

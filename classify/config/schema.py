@@ -532,6 +532,11 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
 
     @property
+    def trains_encoder(self) -> bool:
+        """Return whether any step trains more than the head."""
+        return bool(self.epochs or self.max_steps > 0 or self.contrastive_steps)
+
+    @property
     def weights_kept(self) -> str:
         """Return `keep`, where "auto" means "best" with early stopping."""
         return "best" if self.keep == "auto" and self.patience is not None else self.keep

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from classify.errors import SHOWN, list_some
 from classify.evaluation.baseline import Baseline, MajorityBaseline
 from classify.evaluation.metrics import Scores, display_name, format_metrics
-from classify.evaluation.scored_rows import SURE, SignTest
+from classify.evaluation.scored_rows import SURE, SignTest, show_p
 
 # A 95 % interval of accuracy wider than this is reported.
 _WIDE = 0.2
@@ -68,7 +68,7 @@ def compare_with_baseline(score: Scores, part: str, baseline: Baseline, paired: 
         return []
     return [
         f"on {score.rows} {part} rows the model is not clearly better than the TF-IDF baseline (right or nearer on "
-        f"{paired.better}, worse on {paired.worse}, p = {paired.p:.3f}); the simpler model may suffice"
+        f"{paired.better}, worse on {paired.worse}, {show_p(paired.p)}); the simpler model may suffice"
     ]
 
 

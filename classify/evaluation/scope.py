@@ -108,14 +108,18 @@ class Scope:
         odds = _measure(self.examples.astype(np.float32), Held(features, logits)) @ self.weights + self.bias
         return (1 / (1 + np.exp(-odds))).astype(np.float32)
 
+    def holds(self, in_scope: Array) -> npt.NDArray[np.bool_]:
+        """Return whether each of these probabilities (rows,) reaches the threshold, in double precision."""
+        return np.asarray(in_scope.astype(np.float64) >= self.threshold)
+
     def names(self, names: list[str]) -> list[str]:
         """Return the names of a task's columns with that of the probability."""
         return [*names[:_PLACE], COLUMN, *names[_PLACE:]]
 
     def mark(self, fields: Iterable[list[str]], in_scope: Array, digits: str) -> Iterator[list[str]]:
         """Yield a task's cells with the probability; below the threshold with `label` and its own."""
-        for cells, share in zip(fields, in_scope.tolist(), strict=True):
-            own = cells[:_PLACE] if share >= self.threshold else [self.label, f"{1 - share:{digits}}"]
+        for cells, share, holds in zip(fields, in_scope.tolist(), self.holds(in_scope).tolist(), strict=True):
+            own = cells[:_PLACE] if holds else [self.label, f"{1 - share:{digits}}"]
             yield [*own, f"{share:{digits}}", *cells[_PLACE:]]
 
     def describe(self, inside: Array, right: Array, outside: Array) -> dict[str, Any]:
@@ -123,7 +127,7 @@ class Scope:
 
         `right` (rows inside,) are those whose class is predicted correctly.
         """
-        accepted = inside >= self.threshold
+        accepted = self.holds(inside)
         entry = {
             "label": self.label,
             "threshold": self.threshold,
@@ -136,7 +140,7 @@ class Scope:
             from sklearn.metrics import roc_auc_score
 
             is_inside = np.repeat([1, 0], [len(inside), len(outside)])
-            entry["recall"] = float((outside < self.threshold).mean())
+            entry["recall"] = float((~self.holds(outside)).mean())
             entry["auroc"] = float(roc_auc_score(is_inside, np.concatenate([inside, outside])))
         return entry
 

@@ -99,6 +99,11 @@ class SignTest:
     p: float
 
 
+def show_p(p: float) -> str:
+    """Return a p-value in words."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def sign_test(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> SignTest:
     """Compare scores (rows,) of two models row by row, larger is better, by the exact sign test.
 

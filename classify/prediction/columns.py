@@ -78,7 +78,7 @@ class PredictionColumns:
             all_fields = self.scope.mark(map(list, all_fields), in_scope, self.digits)
         accepted = confidence >= (self.min_confidence or 0.0)
         if self.scope is not None:
-            accepted &= in_scope >= self.scope.threshold
+            accepted &= self.scope.holds(in_scope)
         if has_text is not None:
             accepted &= has_text
         kept = len(self._kept)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.split_record import FILE as RECORD
-from classify.data.split_record import is_recorded, read_num_folds
+from classify.data.split_record import is_recorded
 from classify.errors import InputError
 from classify.evaluation.metrics import holm
+from classify.evaluation.predictions_file import FOLD_COLUMN
 from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.modeling.coverage import count_unknown
@@ -142,9 +142,9 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     """Compare a table with the rows that scored a run; return also how many rows were left out.
 
     Rows whose text is in the table of the run are left out: the model was trained on most of them, and is sure of
-    them. So are the run's rows whose text it has several times, which a row of another table would be left out for.
-    With folds other models predicted the run's rows, so predictions are not compared. A collective. Raises InputError
-    where the folder lacks the rows, or no row is left.
+    them; of other texts each counts once. So the run's rows of a text that it has several times are left out, too,
+    unless all are. Where models of folds predicted the run's rows, predictions are not compared. A collective. Raises
+    InputError where the folder lacks the rows, or no row is left.
     """
     folder = Path(predictor.folder)
     try:
@@ -153,40 +153,37 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"--model {folder}: the rows that scored it cannot be read ({error}).") from None
     hashes = table.text_hashes(texts.whole)
-    rows = np.flatnonzero(~is_recorded(predictor.folder, hashes) & (hashes != EMPTY))
+    known = is_recorded(predictor.folder, hashes) | np.isin(hashes, scored.hashes) | (hashes == EMPTY)
+    first = np.unique(hashes, return_index=True)[1]
+    rows = np.sort(first[~known[first]])
     if not len(rows):
         raise InputError(f"{table.path}: no row has a text that is not in the table of the run.")
+    _, at, times = np.unique(scored.hashes, return_index=True, return_counts=True)
+    kept = np.sort(at[times == 1] if (times == 1).any() else at)
     outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, rows)])
-    by_folds = (folder / RECORD).is_file() and read_num_folds(predictor.folder) > 0
-    _, place, times = np.unique(scored.hashes, return_inverse=True, return_counts=True)
-    once = np.flatnonzero(times[place] == 1)
-    if not len(once):
-        raise InputError(
-            f"--model {folder}: each text that scored it comes several times; there is nothing to compare."
-        )
-    before = _measure(predictor, written.take(predictor.texts.whole, once), scored.logits[once], not by_folds)
+    by_folds = FOLD_COLUMN in written.columns
+    before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
     logits, in_scope = predictor.split_outputs(outputs)
-    now = _measure(predictor, table.take(texts.whole, rows), logits, not by_folds)
+    now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)
     if in_scope is not None:
-        before.numbers[_IN_SCOPE] = np.array(written.take(COLUMN, once), dtype=np.float64)
+        before.numbers[_IN_SCOPE] = np.array(written.take(COLUMN, kept), dtype=np.float64)
         now.numbers[_IN_SCOPE] = in_scope.astype(np.float64)
     drift = find_drift(before, now, seed=0)
     unlike = tuple(int(rows[place]) for place in drift.unlike)
     return replace(drift, unlike=unlike), len(table) - len(rows)
 
 
-def _measure(
-    predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32], has_predictions: bool
-) -> Properties:
-    """Return the properties of texts and, if they are comparable, of their predictions."""
-    task, probabilities = predictor.task, predictor.task.probabilities(logits)
+def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32] | None) -> Properties:
+    """Return the properties of texts and, with `logits`, of their predictions."""
+    task = predictor.task
     unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
     numbers = {
         "characters (median)": np.array([len(text) for text in texts], dtype=np.float64),
         "tokens unknown to the model (mean)": unknown / np.maximum(1, total),
     }
-    if not has_predictions:
+    if logits is None:
         return Properties(texts, numbers, [])
+    probabilities = task.probabilities(logits)
     if not task.has_labels:
         return Properties(texts, {**numbers, "predicted score (median)": probabilities[:, 0]}, [])
     numbers["certainty (median)"] = task.certainty(probabilities)

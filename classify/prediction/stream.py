@@ -145,9 +145,9 @@ def _added_cells(
     columns: PredictionColumns, table: Table, texts: TextColumns, blocks: Iterable[Logits], row: int = 0
 ) -> Iterator[list[str]]:
     """Yield what is added to each row of a table, from `row` on, of which `blocks` are the outputs."""
-    has_text = table.text_hashes(texts.whole) != EMPTY
+    hashes = table.text_hashes(texts.whole)
     for block in blocks:
-        yield from columns.cells(block, has_text[row : row + len(block)])
+        yield from columns.cells(block, hashes[row : row + len(block)] != EMPTY)
         row += len(block)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from classify.console import align_columns
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import display_name, holm
-from classify.evaluation.scored_rows import SURE, SignTest, sign_test
+from classify.evaluation.scored_rows import SURE, SignTest, show_p, sign_test
 from classify.report.environment import count
 from classify.report.result import Result
 
@@ -69,7 +69,8 @@ class Comparison:
         """Return the comparison as a table for a terminal."""
         rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
-        counted = f"texts: {self.rows} scored by all{self.left_out} (exact sign test; a text counts once)"
+        corrected = f"; p corrected for {len(self.runs) - 1} comparisons" if len(self.runs) > 2 else ""
+        counted = f"texts: {self.rows} scored by all{self.left_out} (exact sign test; a text counts once{corrected})"
         return [*align_columns(rows), counted, *(f"note: {note}" for note in self.notes())]
 
     @property
@@ -104,7 +105,7 @@ def verdict(run: ComparedRun) -> str:
     word = "not clearly different" if p >= SURE else "better" if better > worse else "worse"
     if p < SURE and run.gain and (better > worse) != (run.gain > 0):
         word = "better on more rows, yet not on average" if better > worse else "worse on more rows, yet not on average"
-    return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, {show_p(p)}"
 
 
 def compare(folders: Sequence[Path]) -> Comparison:

@@ -9,12 +9,11 @@ from classify.evaluation import suspects_file
 from classify.evaluation.automation import Threshold, find_threshold
 from classify.evaluation.learning_curve import Curve
 from classify.evaluation.metrics import ERRORS, display_name, is_share
-from classify.evaluation.scored_rows import SURE
+from classify.evaluation.scored_rows import SURE, show_p
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.environment import count, percent, show, show_range
 from classify.report.result import Result
 
-_CERTAIN = 0.001
 _FEW = 200
 # Rows of a class from which it is called weak.
 FEWEST = 3
@@ -116,8 +115,7 @@ def _comparison(result: Result) -> str:
     size = f"{100 * abs(gain):.1f} points" if is_share(name) else f"{abs(gain):.3f}"
     values = f"{display_name(name)} {show(name, result.scores[name])} against {show(name, baseline[name])}"
     other = f"a linear model on TF-IDF ({values})"
-    p = f"p < {_CERTAIN}" if paired["p"] < _CERTAIN else f"p = {paired['p']:.3f}"
-    counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {p}"
+    counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {show_p(paired['p'])}"
     if paired["p"] >= SURE:
         return f"It is not clearly better than {other}: {counted}."
     is_better = paired["better"] > paired["worse"]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from classify.data.reading import InputTables
 from classify.errors import InputError
@@ -55,6 +56,28 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
     return dataclasses.replace(names, missing=missing, outside=outside.outside)
 
 
+def refuse_unlabelled_files(tables: InputTables) -> None:
+    """Raise InputError where one of several joined files has no label at all, and no flag expects that."""
+    if not (tables.config.drop_unlabelled or tables.config.predict_unlabelled):
+        for table in tables.learned:
+            _refuse_unlabelled_file(table, tables.columns.label)
+
+
+def _refuse_unlabelled_file(table: Table, column: str) -> npt.NDArray[np.bool_]:
+    """Return (rows,) whether each row has no label. Raises InputError where no row of a joined file has one."""
+    values, numbers = table.dictionary_encode(column)
+    is_empty, start = np.array(list(map(is_no_label, values)), dtype=bool)[numbers], 0
+    for path, rows in table.files:
+        if rows and is_empty[start : start + rows].all():
+            raise InputError(
+                f"{path}: none of its {rows} rows has a label in column {column!r}. If another column holds them, such "
+                f"as a corrected {PREDICTED}, rename that one and delete the empty one; else leave the rows out "
+                "(--drop-unlabelled), or predict them (--predict-unlabelled)."
+            )
+        start += rows
+    return is_empty
+
+
 def check_empty_labels(tables: InputTables) -> None:
     """Raise InputError where more than half of a table's rows have an empty label, and no flag expects that."""
     column, config, test = tables.columns.label, tables.config, tables.test
@@ -62,18 +85,7 @@ def check_empty_labels(tables: InputTables) -> None:
         return
     has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
     for table in [*tables.learned, *([test] if test is not None and has_labels else [])]:
-        values, numbers = table.dictionary_encode(column)
-        is_empty = np.array(list(map(is_no_label, values)), dtype=bool)[numbers]
-        for (path, rows), part in zip(
-            table.files, np.split(is_empty, np.cumsum([n for _, n in table.files])), strict=False
-        ):
-            if part.all():
-                raise InputError(
-                    f"{path}: none of its {rows} rows has a label in column {column!r}. If another column holds them, "
-                    f"such as a corrected {PREDICTED}, rename that one and delete the empty one; or predict the rows "
-                    "(--predict-unlabelled)."
-                )
-        empty = np.flatnonzero(is_empty)
+        empty = np.flatnonzero(_refuse_unlabelled_file(table, column))
         if 2 * len(empty) > len(table):
             if len({label for source in tables.learned for label in class_counts(source, column, ClassNames())}) == 1:
                 return  # refused as a single class: empty cells may mean the other

@@ -53,7 +53,7 @@ from classify.tasks.heads import (
     send_weights,
     standardize,
 )
-from classify.tasks.label_columns import find_class_names
+from classify.tasks.label_columns import find_class_names, refuse_unlabelled_files
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ class MultiLabel(Task):
                 f"{', or give --task single' if config.task == 'auto' else ''}."
             )
         empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
+        if separator != COLUMN_SEPARATOR:
+            refuse_unlabelled_files(tables)
         if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
             for table in (tables.train, tables.eval, tables.test):
                 if table is not None and table.has_column(column):

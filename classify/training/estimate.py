@@ -82,7 +82,9 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
     steps = math.floor(epochs * rows / batch)
     between = 0 if training.eval_steps is None else steps // training.eval_steps
     # Where only the head is fitted, the folds and the final model take the features of one pass each.
-    probings = trainings if epochs or training.contrastive_steps else min(2, trainings)
+    most = row_limit(classes, is_final=True)
+    shared = min(2, trainings) if rows <= most else trainings
+    probings = trainings if training.trains_encoder else shared
     scorings = math.ceil(epochs) + between + probed
     if splits.num_folds:
         scorings = int(probings == trainings)
@@ -93,8 +95,8 @@ def estimate(inputs: RunInputs, world: World, length: float, precision: Precisio
         "epochs": trainings * epochs * rows / batch * run.step_seconds(batch),
         "evaluation": run.pass_seconds(len(splits.validation) * scorings + tested),
     }
-    fast = min(2, trainings) * min(rows, row_limit(classes, is_final=True)) + tested
-    fast += 0 if splits.num_folds else len(splits.validation)
+    fast = shared * min(rows, most) + tested
+    fast += 0 if splits.num_folds and shared < trainings else len(splits.validation)
     return Estimate(run.memory, seconds, run.pass_seconds(fast))
 
 

@@ -1,6 +1,7 @@
 """Cross-validation: the whole recipe is trained once per fold, and predicts the held-out fold.
 
-Tokens are shared between folds; weights are not: each fold starts from the weights that the run starts from.
+Tokens are shared between folds; weights are not: each fold starts from the weights that the run starts from. Where the
+head alone is trained, folds share the features, too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def cross_validate(context: TrainingContext) -> Logits:
     """
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None
-    if not _trains_encoder(context):
+    if _is_small_probe(context):
         return _cross_validate_probe(context)
     logits = np.zeros((len(split), context.classifier.output_layer.out_features), dtype=np.float32)
     initial: dict[str, torch.Tensor] = {}
@@ -73,11 +74,11 @@ def cross_validate(context: TrainingContext) -> Logits:
     return logits
 
 
-def _trains_encoder(context: TrainingContext) -> bool:
-    """Return whether the run is more than a probe on the model as it is."""
-    training = context.config.training
+def _is_small_probe(context: TrainingContext) -> bool:
+    """Return whether the run is a probe on the model as it is, of no more rows than memory holds features of."""
     is_probe = context.config.model.head == "probe" and not context.inputs.new_labels
-    return not is_probe or bool(training.contrastive_steps or training.epochs or training.max_steps > 0)
+    limit = linear_probe.row_limit(len(context.inputs.task.labels), is_final=True)
+    return is_probe and not context.config.training.trains_encoder and len(context.splits.train) <= limit
 
 
 def _cross_validate_probe(context: TrainingContext) -> Logits:

@@ -367,7 +367,7 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
                 "table",
                 f"{table.path}, {len(table):,} rows{where.get(id(table), '')}",
                 table.form,
-                ", ".join(filter(None, [table.flag, "--text-column" if table is main else ""])),
+                ", ".join(filter(None, [table.flag, "--text-column" if table is main else "--eval-data, --test-data"])),
                 True,
             )
             for table in splits.tables
@@ -398,7 +398,7 @@ def _pooling(requested: str, model: ModelFolder) -> Finding:
 def _note_accumulation(training: TrainingConfig) -> list[str]:
     """Note where micro-batches of the size of a device's batch, as transformers counts, would be a larger batch."""
     parts, batch = training.gradient_accumulation_steps, training.train_batch_size
-    if parts == 1 or training.per_device_train_batch_size is None:
+    if parts == 1 or training.per_device_train_batch_size is None or not (training.epochs or training.max_steps > 0):
         return []
     return [
         f"--gradient-accumulation-steps {parts} divides the batch of {batch} rows; transformers would train on "

@@ -86,20 +86,16 @@ def probe_folds(
     threshold found on them would fit the final model. All learn from the rows of `data` behind those of `folds`
     (rows,), too.
     """
-    classifier, world, seed = strategy.classifier, strategy.world, strategy.config.seed
+    classifier, world = strategy.classifier, strategy.world
     features = compute_logits(classifier, data.tokens, data.rows, world, features=True)
-    limit, mix = row_limit(len(task.labels), is_final=True), task.stratify_by(data.targets)
     number_of = np.concatenate([folds, np.full(len(data.rows) - len(folds), -1)])
     outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
     if world.is_main:
         class_weights = task.class_weights(strategy.config, data.targets)
-        chosen = cap_rows(mix, np.arange(len(data.rows)), limit, seed=seed)
-        penalty = task.choose_penalty(features[chosen], data.targets[chosen], class_weights)
+        penalty = task.choose_penalty(features, data.targets, class_weights)
         for number in range(int(folds.max()) + 1):
-            learned = cap_rows(mix, np.flatnonzero(number_of != number), limit, seed=seed)
-            weights = task.class_weights(strategy.config, data.targets[learned])
-            weight, bias = task.fit_head(features[learned], data.targets[learned], penalty, weights)
-            held_out = np.flatnonzero(folds == number)
+            learned, held_out = np.flatnonzero(number_of != number), np.flatnonzero(folds == number)
+            weight, bias = task.fit_head(features[learned], data.targets[learned], penalty, class_weights)
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import shlex
 import shutil
@@ -112,7 +113,7 @@ class Results:
     @functools.cached_property
     def notes(self) -> list[Finding]:
         """Return what the scores show to be wrong, for the terminal and run.json."""
-        return [note(text) for text in _notes(self, self.scored_name)]
+        return [note(text) for text in _notes(self)]
 
     @property
     def scored_name(self) -> str:
@@ -288,14 +289,15 @@ def _print_summary(results: Results) -> None:
     output.log(f"next:   {shlex.join([*_program(), *words])}")
 
 
-def _notes(results: Results, name: str) -> list[str]:
+def _notes(results: Results) -> list[str]:
     progress = results.trainer.progress
     first, last = progress.first_loss, progress.mean_loss
     epochs, outputs = progress.position / len(results.splits.train), results.final.scored.shape[1]
-    chance = results.trainer.loss.by_chance(results.trainer.data.targets, outputs)
+    given = results.context.inputs.parts.loss is not None  # it may refuse these tensors
+    chance = math.nan if given else results.trainer.loss.by_chance(results.trainer.data.targets, outputs)
     notes = advice.notes(
         results.scores,
-        name,
+        results.scored_name,
         majority=results.majority,
         baseline=results.baseline,
         paired=results.paired,

@@ -279,7 +279,7 @@ def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precisi
     if expected is None:
         return []
     about = f"about {format_seconds(expected.total_seconds)}"
-    if inputs.config.training.epochs or inputs.config.training.contrastive_steps:
+    if inputs.config.training.trains_encoder:
         fast = format_seconds(expected.fast_seconds)
         about += f"; {fast} with --preset fast, usually {_FAST_COSTS} points less accurate"
     return [decided("time", about, f"estimated: {list_seconds(expected.seconds)}", "--max-minutes", True)]

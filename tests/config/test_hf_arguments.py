@@ -148,8 +148,11 @@ def test_what_asks_for_something_else_is_refused_with_the_way_to_it(words: str, 
         ("--dataset_name nyu-mll/glue --dataset_config_name stsb", "hub:nyu-mll/glue:stsb"),
     ],
 )
-def test_a_data_set_of_the_hub(words: str, data: str) -> None:
-    """The README's commands of run_glue.py and run_classification.py name it so."""
+def test_a_data_set_of_the_hub(words: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's commands of run_glue.py and run_classification.py name it so; a path that exists stays one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert parse("--dataset_name", "./here", "--do_train").data.data == "./here"
     assert parse(*words.split(), "--do_train").data.data == data
 
 

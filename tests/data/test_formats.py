@@ -191,11 +191,17 @@ def test_places_count_what_a_person_sees(tmp_path: Path) -> None:
 
 
 def test_sheets_of_the_same_columns_are_a_question(tmp_path: Path) -> None:
-    sheet = [("text", "label"), *PLAIN]
-    write_workbook(tmp_path / "a.xlsx", {"May": sheet, "June": sheet[:2], "notes": [("text",)]})
+    rows = [(f"the order number {place} is late", "late" if place % 2 else "lost") for place in range(12)]
+    sheet = [("text", "label"), *rows]
+    notes = [("Report",), ("made in spring", "by hand"), ("of two parts", "and more")]
+    write_workbook(
+        tmp_path / "a.xlsx", {"May": sheet, "June": [("June",), (), *sheet[:7]], "notes": notes, "empty": sheet[:1]}
+    )
     with pytest.raises(InputError, match=r"which is the sheet\? May, June; give e\.g\. --sheet 'May'"):
         read_table(str(tmp_path / "a.xlsx"))
-    assert pairs(read_table(str(tmp_path / "a.xlsx"), options=ReadOptions(sheet="June"))) == PLAIN[:1]
+    assert pairs(read_table(str(tmp_path / "a.xlsx"), options=ReadOptions(sheet="June"))) == rows[:6]
+    write_workbook(tmp_path / "b.xlsx", {"May": sheet, "notes": notes, "empty": sheet[:1]})
+    assert pairs(read_table(str(tmp_path / "b.xlsx"))) == rows
 
 
 def test_a_sheet_by_its_name(tmp_path: Path) -> None:

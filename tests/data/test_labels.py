@@ -164,3 +164,19 @@ def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
         if found.level == "note"
     ]
     assert "are one class" in merged
+
+
+@pytest.mark.parametrize("labels", [("card", "app"), ("card,app", "card")], ids=["classes", "lists"])
+def test_a_file_without_labels_among_others(labels: tuple[str, str], tmp_path: Path) -> None:
+    """Its column may be empty because its labels are in another one, which nobody has renamed."""
+    lines = [f'the order number {place} is late,"{labels[place % 2]}"' for place in range(60)]
+    (tmp_path / "my.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    (tmp_path / "new.csv").write_text("text,label,predicted_label\n" + "a new message,,card\n" * 9)
+    (tmp_path / "bare.csv").write_text("text,label\n")
+    names = [str(tmp_path / name) for name in ("my.csv", "new.csv")]
+    with pytest.raises(
+        InputError, match=r"new\.csv: none of its 9 rows has a label in column 'label'.*predicted_label"
+    ):
+        recognize(read_tables(DataConfig(data=",".join(names))))
+    recognize(read_tables(DataConfig(data=",".join(names), predict_unlabelled=True)))
+    recognize(read_tables(DataConfig(data=f"{names[0]},{tmp_path / 'bare.csv'}")))

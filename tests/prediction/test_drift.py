@@ -42,16 +42,19 @@ def test_halves_of_one_table_are_not_distinguished_too_often() -> None:
     assert sum(alarms) <= 6
 
 
-def test_a_reply_that_comes_often_is_no_change(model_folder: Path, tmp_path: Path) -> None:
-    """Rows of the run's table are left out of the new one; the run's rows of the same kind are, too."""
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_reply_that_comes_often_is_no_change(model_folder: Path, tmp_path: Path, separate: bool) -> None:
+    """Rows of the run's texts are left out of the new table; the run's rows of the same kind are, too."""
     draw = np.random.default_rng(0)
-    rows = [("thanks", "app") if draw.random() < 0.4 else row for row in tiny.table_rows(900)]
-    known = tiny.write_table(tmp_path / "my.csv", rows[:500])
-    out = train(make_config(model_folder, known, tmp_path / "out", max_steps=2, folds=0))
-    new = tiny.write_table(tmp_path / "new.csv", rows[500:])
+    rows = [("thanks", "app") if draw.random() < 0.4 else row for row in tiny.table_rows(1_200)]
+    parts = {name: tiny.write_table(tmp_path / f"{name}.csv", rows[at::4]) for at, name in enumerate(("my", "dev"))}
+    parts["test"] = tiny.write_table(tmp_path / "test.csv", rows[2::4])
+    more = {"eval_data": str(parts["dev"]), "test_data": str(parts["test"])} if separate else {"folds": 0}
+    out = train(make_config(model_folder, parts["my"], tmp_path / "out", max_steps=2, **more))
+    new = tiny.write_table(tmp_path / "new.csv", [*rows[3::4], *(["wait", "card"] for _ in range(40))])
     with load_classifier(str(out), use_cpu=True) as predictor:
         drift, left_out = compare_with_run(predictor, read_table(str(new)), predictor.texts)
-    assert left_out > 100
+    assert left_out > 100, "and of the new reply, which comes 40 times, all rows but one"
     assert not any(change.is_clear for change in drift.changes), drift.changes
 
 

@@ -26,6 +26,8 @@ _READER = Path(__file__).with_name("workbook_rows.py")
 # Memory limit of the reading process: a constant, plus a multiple of the file's size.
 _MOST_BYTES, _MOST_GROWTH = 256 << 20, 64
 _SAMPLE_ROWS = 2000
+# Further sheets whose headers are compared with that of the first.
+_LOOKED_AT = 10
 # Kinds of columns, by the letters of their cells; the first that fits.
 _KINDS: dict[str, Kind] = {"i": "integer", "in": "number", "b": "boolean", "d": "date", "dt": "time"}
 
@@ -44,11 +46,11 @@ class Excel(FileFormat):
     def read(self, source: Source, options: ReadOptions) -> Table:
         """Read the sheet that is named, else the first that holds a table of texts. Raises InputError."""
         sheet = _read_sheet(source, options.sheet)
-        if sheet.alike:
-            doubt = Doubt("the sheet", (sheet.name, *sheet.alike), f"--sheet {sheet.name!r}")
-            raise DoubtError(source.path, [doubt], "They have the same columns; to read all, copy their rows into one.")
-        if options.sheet is None and not _holds_texts(sheet) and sheet.others:
-            sheet = _choose_sheet(source, sheet)
+        if options.sheet is None and sheet.others:
+            if _holds_texts(sheet):
+                _refuse_alike(source, sheet)
+            else:
+                sheet = _choose_sheet(source, sheet)
         return _as_table(source, sheet, options)
 
 
@@ -60,6 +62,23 @@ def _choose_sheet(source: Source, first: _Sheet) -> _Sheet:
         shown = tuple(f"{sheet.name} ({len(sheet.rows)} rows)" for sheet in fitting)
         raise DoubtError(source.path, [Doubt("the sheet", shown, f"--sheet {fitting[0].name!r}")])
     return fitting[0] if fitting else first
+
+
+def _refuse_alike(source: Source, first: _Sheet) -> None:
+    """Raise DoubtError where further visible sheets hold texts below the same header, such as one sheet a month."""
+    alike = []
+    for name in [name for name in first.visible if name != first.name][:_LOOKED_AT]:
+        with contextlib.suppress(InputError):  # it need not be read
+            sheet = _read_sheet(source, name)
+            if _holds_texts(sheet) and _read_header(sheet) == _read_header(first):
+                alike.append(name)
+    if alike:
+        doubt = Doubt("the sheet", (first.name, *alike), f"--sheet {first.name!r}")
+        raise DoubtError(source.path, [doubt], "They have the same columns; to read all, copy their rows into one.")
+
+
+def _read_header(sheet: _Sheet) -> list[str]:
+    return [cell.strip() for cell in sheet.rows[_count_rows_above(sheet.rows, ())]]
 
 
 def _holds_texts(sheet: _Sheet) -> bool:
@@ -129,17 +148,14 @@ def _find_kinds(rows: Sequence[str], places: Mapping[str, int]) -> dict[str, Kin
 
 @dataclass(frozen=True)
 class _Sheet:
-    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers and cells' kinds.
-
-    The sheets `alike` have the same first row, where no sheet was named.
-    """
+    """A sheet by its name, the names of all, and its rows that hold anything, with their numbers and cells' kinds."""
 
     name: str
     all_names: list[str]
     numbers: list[int] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-    alike: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
 
     @property
     def description(self) -> str:
@@ -184,7 +200,7 @@ def _read_sheet(source: Source, requested: str | None) -> _Sheet:
                     f"{source.path}: not a readable workbook ({read['error']}); save it again, without a password."
                 )
             else:
-                sheet = _Sheet(read["sheet"], read["sheets"], alike=tuple(read["alike"]))
+                sheet = _Sheet(read["sheet"], read["sheets"], visible=tuple(read["visible"]))
     if process.returncode:
         raise InputError(
             f"{source.path}: reading these {size} bytes takes more than {most >> 20} MiB of memory: a cell lies far "

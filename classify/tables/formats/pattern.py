@@ -48,8 +48,9 @@ class Pattern(Format):
             if lacked or (added and not (first.has_names and further.has_names)):
                 only = list_some(sorted(lacked | added), show=repr)
                 way = "rename the columns so that they match, or put the table with fewer columns first"
-                if lacked and PREDICTED in map(normalize_name, added):
-                    way = f"rename the corrected {PREDICTED!r} of {further.path} to {sorted(lacked)[0]!r}"
+                predicted = [name for name in added if normalize_name(name).startswith(PREDICTED)]
+                if len(lacked) == 1 and predicted:
+                    way = f"rename the corrected {predicted[0]!r} of {further.path} to {lacked.pop()!r}"
                 raise InputError(
                     f"{source.path}: {first.path} and {further.path} have different columns ({only} in only one of "
                     f"them); {way}."

@@ -30,21 +30,17 @@ def limit_memory(most_bytes: int) -> None:
 
 
 def print_sheet(sheet: str) -> None:
-    """Print {"sheets", "sheet", "alike"}, and [number, cells, kinds] of each row that holds anything.
+    """Print {"sheets", "visible", "sheet"}, and [number, cells, kinds] of each row that holds anything.
 
-    {"error"} if damaged. Sheets alike have the same first row as the first sheet, where no sheet was named.
+    {"error"} if damaged.
     """
     try:
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(sys.stdin.buffer.read()))
         tables = [entry for entry in book.sheets_metadata if entry.typ is python_calamine.SheetTypeEnum.WorkSheet]
         visible = [entry.name for entry in tables if entry.visible is python_calamine.SheetVisibleEnum.Visible]
         names = [entry.name for entry in tables]
-        alike = []
-        if not sheet:
-            sheet, *others = visible or names or [""]
-            first = read_first_row(book, sheet) if others else []
-            alike = [name for name in others if first and read_first_row(book, name) == first]
-        print(json.dumps({"sheets": names, "sheet": sheet, "alike": alike}))
+        sheet = sheet or next(iter(visible or names), "")
+        print(json.dumps({"sheets": names, "visible": visible, "sheet": sheet}))
         if sheet in names:
             for number, (row, kinds) in enumerate(iterate_rows(book.get_sheet_by_name(sheet)), start=1):
                 while row and not row[-1].strip():
@@ -53,12 +49,6 @@ def print_sheet(sheet: str) -> None:
                     print(json.dumps([number, row, kinds[: len(row)]]))
     except python_calamine.CalamineError as error:
         print(json.dumps({"error": str(error)}))
-
-
-def read_first_row(book: python_calamine.CalamineWorkbook, name: str) -> list[str]:
-    """Return the cells of the first row that holds anything."""
-    rows = ([cell for cell in row if cell.strip()] for row, _ in iterate_rows(book.get_sheet_by_name(name)))
-    return next(filter(None, rows), [])
 
 
 def iterate_rows(sheet: python_calamine.CalamineSheet) -> Iterator[tuple[list[str], str]]:
