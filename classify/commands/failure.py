@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -38,7 +39,8 @@ def print_error(error: BaseException, debug: bool) -> int:
         return fail(f"the package {where}; pip install {error.name}, or install classify-text again", 1, debug)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return fail(f"{where}{error.strerror or error}", _exit_code(error), debug, everywhere=False)
+        hint = "; the temporary folder may be full (TMPDIR)" if not where and error.errno == errno.ENOSPC else ""
+        return fail(f"{where}{error.strerror or error}{hint}", _exit_code(error), debug, everywhere=False)
     _wait_for_peer_error(error)
     line = " ".join(str(error).split())[:300]
     if _is_out_of_memory(error):

@@ -11,6 +11,7 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +102,10 @@ def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, to
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
+    if served.batcher.is_computing:  # for requests that were given up; the interpreter would wait for the thread
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

@@ -21,7 +21,8 @@ from classify.prediction.predictor import load_classifier
 from classify.versions import versions
 
 CHECKS = "export.json"
-# Copied as they are; of the last two `suggest` reads the texts of the run, `predict` the scores of its held-out rows.
+# Copied as they are; of the last three `suggest` reads the texts of the run, `predict` the scores of its held-out rows,
+# and the report of an evaluation the run's scores.
 _COPIED = (
     "config.json",
     "tokenizer.json",
@@ -30,6 +31,7 @@ _COPIED = (
     "vocab.txt",
     split_record.FILE,
     scored_rows.FILE,
+    "metrics.json",
 )
 
 

@@ -48,6 +48,7 @@ class Batcher:
         self._came = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "predict")
         self.waiting_rows = 0
+        self.is_computing = False
 
     async def predict(self, texts: Sequence[Any]) -> Rows:
         """Return the probabilities of texts. Raises QueueFullError at once where too many rows wait."""
@@ -61,7 +62,15 @@ class Batcher:
 
     async def call(self, function: Callable[[], Result]) -> Result:
         """Call a function between two batches, in their thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+        def work() -> Result:
+            self.is_computing = True
+            try:
+                return function()
+            finally:
+                self.is_computing = False
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def run(self) -> None:
         """Compute batches until the task is cancelled."""

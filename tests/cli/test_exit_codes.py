@@ -42,7 +42,8 @@ def test_an_error_of_the_operating_system(
     monkeypatch.setattr("classify.commands.train.run", fail)
     assert cli.main(["--data", "my.csv"], "run_classify.py") == code
     where = f"{name}: " if name else ""
-    assert capsys.readouterr().err == f"error: {where}{os.strerror(number)}\n"
+    hint = "; the temporary folder may be full (TMPDIR)" if (number, name) == (errno.ENOSPC, None) else ""
+    assert capsys.readouterr().err == f"error: {where}{os.strerror(number)}{hint}\n"
 
 
 def test_an_error_is_printed_where_standard_output_cannot_be_written(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,18 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 STEPS = {"num_train_epochs": 1.0, "folds": 0}
+
+
+# A server whose predictions take a minute, as long requests do on a slow machine.
+SLOW = """
+import sys, time
+from classify.cli import main
+from classify.prediction.predictor import Predictor
+
+predict = Predictor.predict
+Predictor.predict = lambda self, texts: time.sleep(60) or predict(self, texts)
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 class Server:
@@ -67,8 +79,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, *words: str, **environment: str) -> Iterator[Server]:
-    command = [sys.executable, "-m", "classify", "serve", "--model", str(folder), "--port", "0", "--cpu", *words]
+def serve(
+    folder: Path, *words: str, program: Sequence[str] = ("-m", "classify"), **environment: str
+) -> Iterator[Server]:
+    command = [sys.executable, *program, "serve", "--model", str(folder), "--port", "0", "--cpu", *words]
     process = subprocess.Popen(
         command, env={**unlaunched(), **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -184,6 +198,17 @@ def test_a_token(finished: Path, tmp_path: Path, capsys: Any) -> None:
         assert server.ask("GET", "/metrics")[0] == 401
     assert main(["serve", "--model", str(finished), "--host", "0.0.0.0"]) == 2
     assert "give --token-file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_sigterm_does_not_wait_for_what_takes_long(finished: Path) -> None:
+    """After ten seconds nobody waits for the answer any more, and the process ends while it computes."""
+    with serve(finished, program=("-c", SLOW)) as server, ThreadPoolExecutor(1) as client:
+        answer = client.submit(server.ask, "POST", "/predict", {"texts": ["it is warm"]})
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=25) == 0
+        assert answer.result(timeout=5)[0] == 500
 
 
 def test_sigterm_answers_what_it_has_and_ends_with_0(finished: Path) -> None:

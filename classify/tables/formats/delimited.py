@@ -422,17 +422,18 @@ def _parse(
         return watched.check(arrow_csv.open_csv(io.BufferedReader(_Pieces(pieces)), **options))
 
     watched, pieces = open_pieces()
-    begin, size = list[bytes](), 0
+    # Arrow's own memory: its threads may free an object of Python's when the interpreter is gone, and abort.
+    begin = pyarrow.BufferOutputStream()
     for piece in pieces:
-        begin.append(piece)
-        size += len(piece)
-        if size > LARGE:
+        begin.write(piece)
+        if begin.tell() > LARGE:
             break
+    size = begin.tell()
     try:
         if size <= LARGE:
-            table = arrow_csv.read_csv(io.BytesIO(b"".join(begin)), **options)
+            table = arrow_csv.read_csv(pyarrow.BufferReader(begin.getvalue()), **options)
             return table if watched.is_sound else None
-        begin.clear()
+        del begin
         settings = (text.encoding, text.skipped, dialect, names, header, rewritten)
         return map_from_cache(f"{text.source.sha256}\0{settings}", batches)
     except pyarrow.ArrowInvalid as error:
