@@ -142,8 +142,8 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     """Compare a table with the rows that scored a run; return also how many rows were left out.
 
     Rows whose text is in the table of the run are left out: the model was trained on most of them, and is sure of
-    them; each other text counts once. So the run's rows of a text that it has several times are left out, too,
-    unless all are. Where models of folds predicted the run's rows, predictions are not compared. A collective. Raises
+    them; each other text counts once. So rows of the run whose text it has several times are left out, too, unless all
+    are. Where models of folds predicted the run's rows, predictions are not compared. A collective. Raises
     InputError where the folder lacks the rows, or no row is left.
     """
     folder = Path(predictor.folder)
