@@ -32,8 +32,6 @@ from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
 
-pytestmark = pytest.mark.slow
-
 
 def small() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
@@ -172,6 +170,7 @@ def save_until_killed(folder: Path, at: int) -> None:
     save(folder, 2)
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_a_whole_checkpoint_remains(tmp_path: Path) -> None:
     """A process is killed at its n-th file operation in the folder, for n from the first to beyond the last."""
     codes = []
@@ -214,6 +213,7 @@ def fill(place: Path, left: int = 0) -> None:
     (place / "ballast").write_bytes(bytes(shutil.disk_usage(place).free - left))
 
 
+@pytest.mark.slow
 def test_too_little_room_is_told_before_torch_is_loaded(
     small_disk: Path, python: Callable[..., Any], model_folder: Path, table: Path
 ) -> None:
@@ -237,6 +237,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "checkpoints"), [({}, 3), ({"num_train_epochs": 1.0}, 2)])
 def test_the_estimate_is_what_a_run_takes_at_most(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], checkpoints: int
@@ -261,6 +262,7 @@ def test_the_estimate_is_what_a_run_takes_at_most(
     assert 0.6 * most <= max(*sizes, size_of(out)) <= 1.02 * most
 
 
+@pytest.mark.slow
 def test_what_may_not_fit_is_a_note(
     table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,6 +271,7 @@ def test_what_may_not_fit_is_a_note(
     assert re.search(r"note: .*free, and this run may write up to 1,152,921,504\.6 GB", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
     table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,6 +285,7 @@ def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
         train(make_config(model_folder, table, out, max_steps=1, overwrite_output_dir=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "what"),
     [
@@ -335,6 +339,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_nothing_is_lost(
     assert {path.name for path in out.iterdir()} == FILES - {"tensorboard"}
 
 
+@pytest.mark.slow
 def test_a_full_cache_ends_no_run(
     small_disk: Path, table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +361,7 @@ def train_on_a_disk_that_fills_up(words: list[str], disk: Path) -> int:
     return main(words, program="run_classify.py")
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_disk_that_is_full_for_one_rank_is_told_to_all(
     small_disk: Path, model_folder: Path, table: Path, tmp_path: Path

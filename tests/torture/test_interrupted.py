@@ -21,8 +21,6 @@ from classify.files import TEMPORARY
 from tests.support.processes import ROOT, SCRIPT, Process, free_port, rank_environments, run, start, unlaunched
 from tests.support.runs import COMMAND_FILES, FILES, read_json
 
-pytestmark = pytest.mark.slow
-
 LINE = "error: interrupted\n"
 
 
@@ -82,14 +80,20 @@ def temporaries(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        ("classify.training.setup.load_tokenizer", None),
-        ("classify.data.tokenize._write", None),
-        ("classify.training.setup.load_for_training", None),
-        ("classify.training.run.make_record", set()),
-        ("classify.training.stages.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}),
-        ("classify.tasks.base.fit_baseline", FILES - {"tensorboard", "evaluation.parquet", "metrics.json"}),
+        pytest.param("classify.training.setup.load_tokenizer", None, id="tokenizer", marks=pytest.mark.slow),
+        pytest.param("classify.data.tokenize._write", None, id="tokens", marks=pytest.mark.slow),
+        pytest.param("classify.training.setup.load_for_training", None, id="model", marks=pytest.mark.slow),
+        pytest.param("classify.training.run.make_record", set(), id="folder", marks=pytest.mark.slow),
+        pytest.param(
+            "classify.training.stages.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}, id="probe"
+        ),
+        pytest.param(
+            "classify.tasks.base.fit_baseline",
+            FILES - {"tensorboard", "evaluation.parquet", "metrics.json"},
+            id="baseline",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["tokenizer", "tokens", "model", "folder", "probe", "baseline"],
 )
 def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: str, kept: set[str] | None) -> None:
     """Before the first step there is nothing to save, and --resume begins anew; after the last one it ends the run."""
@@ -109,6 +113,7 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
     assert {path.name for path in out.iterdir()} == COMMAND_FILES - {"tensorboard"}
 
 
+@pytest.mark.slow
 def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:
     done = interrupted(
         tmp_path, "classify.training.callbacks.Evaluate.score_epoch", [*words, "--output-dir", "out"], "twice"
@@ -119,6 +124,7 @@ def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: P
     assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000000"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     ["classify.prediction.pytorch.load_trained", "classify.prediction.pytorch.compute_local_logits", "os.fsync"],
@@ -132,6 +138,7 @@ def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp
     assert list((tmp_path / "there").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_launcher_that_hands_it_on(words: list[str], tmp_path: Path, rank: int) -> None:
     """Processes that a terminal has sent it get it from their launcher once more."""
@@ -140,6 +147,7 @@ def test_a_launcher_that_hands_it_on(words: list[str], tmp_path: Path, rank: int
     assert (done.returncode, done.stderr) == (130, LINE if rank == 0 else "")
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> None:
     """It waits in torch, which looks for no signals: the process ends by the signal, which a shell calls 130."""
@@ -157,6 +165,7 @@ def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("sign", "line"), [("model: ", "error: interrupted"), ("epoch 2 ", "which is saved; continue with --resume out")]

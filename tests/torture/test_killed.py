@@ -19,8 +19,6 @@ from tests.support import tiny
 from tests.support.processes import Process, unlaunched
 from tests.support.runs import COMMAND_FILES, read_json
 
-pytestmark = pytest.mark.slow
-
 # The file operations to be killed at, in their order: so many spread over those before the model is written, and the
 # last of each of the final ones. Before the first of them there is no run.json yet.
 SPREAD = 5
@@ -110,7 +108,9 @@ def entries(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("moment", range(SPREAD + len(FINAL)))
+@pytest.mark.parametrize(
+    "moment", [pytest.param(one, marks=[pytest.mark.slow] * (one != SPREAD)) for one in range(SPREAD + len(FINAL))]
+)
 def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
     undisturbed: Path, words: list[str], tmp_path: Path, moment: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
