@@ -18,6 +18,7 @@ import pydantic
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.requests import ClientDisconnect
 
 from classify.errors import ClassifyError
 from classify.files import read_json
@@ -32,8 +33,8 @@ _WORDS = 12
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-# The most texts per request, characters per text, bytes per body, and waiting texts.
-MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES, MOST_WAITING = 1_000, 100_000, 8 << 20, 4_000
+# The most texts per request, characters per text, bytes per body, waiting texts, and seconds that a body may take.
+MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES, MOST_WAITING, MOST_SECONDS = 1_000, 100_000, 8 << 20, 4_000, 60
 
 _TEXT = {"type": "string", "pattern": "\\S"}
 _PAIR = {"type": "array", "prefixItems": [_TEXT, _TEXT], "minItems": 2, "maxItems": 2}
@@ -152,8 +153,10 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
     app = FastAPI(title="classify", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
 
     def check_token(request: Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if token is None:
+            return
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), token.encode()):
             raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
     secured = [Depends(check_token)]
@@ -172,10 +175,14 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
     async def read(request: Request) -> Texts | Pairs:
         """Return the texts of a request within the limits. Raises HTTPException with one line."""
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_BYTES:
-                raise HTTPException(413, f"expected a body of at most {MOST_BYTES:,} bytes")
+        try:
+            async with asyncio.timeout(MOST_SECONDS):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        raise HTTPException(413, f"expected a body of at most {MOST_BYTES:,} bytes")
+        except (ClientDisconnect, TimeoutError):
+            raise HTTPException(408, f"expected the whole body within {MOST_SECONDS} seconds") from None
         try:
             texts = kind.model_validate_json(bytes(body))
         except pydantic.ValidationError as error:
@@ -190,6 +197,7 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
         code: {"description": words}
         for code, words in (
             (401, "no token, or a wrong one"),
+            (408, "the body did not come in time"),
             (413, "too large"),
             (422, "not understood"),
             (429, "too many texts wait; try again after Retry-After seconds"),

@@ -186,6 +186,16 @@ def test_other_tasks(case: str, model_folder: Path, tmp_path: Path) -> None:
     assert given == (pytest.approx(expected, abs=1e-4) if case == "scores" else list(expected))
 
 
+def test_a_request_that_is_cut_is_no_error_of_the_server(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(b'POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{"texts": [')
+    deadline = time.monotonic() + 30
+    while 'status="408"' not in (counted := server.ask("GET", "/metrics")[1]):
+        assert time.monotonic() < deadline, counted
+        time.sleep(0.05)
+    assert 'status="500"' not in counted
+
+
 def test_a_token(finished: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "token").write_text("secret\n")
     with serve(finished, "--token-file", str(tmp_path / "token")) as server:
@@ -193,7 +203,8 @@ def test_a_token(finished: Path, tmp_path: Path, capsys: Any) -> None:
         for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer sécret"}):
             encoded = {name: value.encode().decode("latin-1") for name, value in headers.items()}
             assert server.ask("POST", "/predict", body, **encoded)[0] == 401
-        assert server.ask("POST", "/predict", body, Authorization="Bearer secret")[0] == 200
+        for scheme in ("Bearer", "bearer"):
+            assert server.ask("POST", "/predict", body, Authorization=f"{scheme} secret")[0] == 200
         assert server.ask("GET", "/health")[0] == 200
         assert server.ask("GET", "/metrics")[0] == 401
     assert main(["serve", "--model", str(finished), "--host", "0.0.0.0"]) == 2
