@@ -119,6 +119,11 @@ class Classifier(nn.Module):
             for kernel in self.kernels
         )
 
+    def stock_config(self) -> str | None:
+        """Return config.json of the weights as they are; None if they fit no stock model."""
+        compacted = self.vocabulary is not None and self.vocabulary.compacted
+        return None if compacted or self.has_adapters else str(self.model.config.to_json_string())
+
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:
         """Cut the word embeddings to the tokens that occur in `tables`; see `make_vocabulary`."""
         # RoBERTa-like models count positions from the id of padding, which must not change.

@@ -167,6 +167,7 @@ class Checkpointer(Callback):
                     state.optimizer,
                     {**state.values, **started_with},
                     keep=keep,
+                    config=context.classifier.stock_config(),
                 )
         self.saved_step, self._saved_at = progress.step, time.monotonic()
         self._cost = self._saved_at - begin

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
@@ -92,6 +93,19 @@ def test_the_saved_model_is_that_of_a_run_without(table: Path, tmp_path: Path, k
         assert torch.equal(weights[key][unused], start[unused]), "neither gradient nor weight decay"
     unmoved = torch.isclose(small[key][used], start[used], rtol=0, atol=1e-6).all(dim=1)
     assert int(unmoved.sum()) <= 1, "all but the padding, which is zero"
+
+
+def test_transformers_opens_a_checkpoint_with_the_whole_table(table: Path, model_folder: Path, tmp_path: Path) -> None:
+    """One with the compact table has no config.json: its ids are none of the tokenizer's."""
+    for compact in (True, False):
+        out = run(table, model_folder, tmp_path / str(compact), compact, num_train_epochs=1.0, contrastive_steps=0)
+        checkpoint = max((out / "checkpoints").iterdir())
+        assert (checkpoint / "config.json").exists() == (not compact)
+    opened, report = AutoModelForSequenceClassification.from_pretrained(checkpoint, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    assert opened.config.id2label == AutoConfig.from_pretrained(out).id2label
+    weights = load_file(checkpoint / "model.safetensors")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in opened.state_dict().items() if name in weights)
 
 
 @pytest.mark.slow
