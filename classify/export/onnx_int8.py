@@ -53,10 +53,15 @@ class ONNXInt8(Target):
         return {**recorded, "in_fp32": in_fp32}
 
     def find_fault(self, check: Check, task: Task) -> str | None:
-        """Refuse a model whose metric falls by more than two points."""
+        """Refuse a model whose metric falls by more than two points, and by more than chance row by row."""
         before, after = check.scores[task.primary]
-        fall = before - after
-        return f"{task.primary} falls by {fall:.3f}; use --to onnx" if fall > _TOLERANCE else None
+        _, low, high = check.change[task.row_metric]
+        if before - after <= _TOLERANCE or high >= 0:
+            return None
+        return (
+            f"{task.primary} falls by {before - after:.3f} ({task.row_metric} of the rows by {-high:.3f} to {-low:.3f}); "
+            "use --to onnx"
+        )
 
 
 class _Candidates:

@@ -202,6 +202,22 @@ def test_eight_bits(finished: Path, table: Path, tmp_path: Path) -> None:
     assert 1e-6 < compare(finished, finished / "onnx-int8", texts) < 0.1
 
 
+@pytest.mark.parametrize(
+    ("rows", "worse", "refused"), [(40, 1, False), (40, 12, True), (1_000, 30, True), (1_000, 15, False)]
+)
+def test_eight_bits_are_refused_for_a_fall_that_is_no_chance(rows: int, worse: int, refused: bool) -> None:
+    """One of 40 rows is more than two points of accuracy, but says nothing."""
+    from classify.export.onnx_int8 import ONNXInt8
+
+    targets = np.arange(rows) % 2
+    good = np.eye(2, dtype=np.float32)[targets] * 4
+    bad = good.copy()
+    bad[:worse] = good[:worse, ::-1]
+    task = SingleLabel(["a", "b"])
+    check = Check.compare(task, Sample(cast(Any, None), targets, good), bad)
+    assert (ONNXInt8().find_fault(check, task) is not None) == refused
+
+
 @pytest.mark.slow
 def test_kinds_of_layers_that_change_predictions_stay_in_fp32(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
