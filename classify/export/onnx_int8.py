@@ -59,8 +59,8 @@ class ONNXInt8(Target):
         if before - after <= _TOLERANCE or high >= 0:
             return None
         return (
-            f"{task.primary} falls by {before - after:.3f} ({task.row_metric} of the rows by {-high:.3f} to {-low:.3f}); "
-            "use --to onnx"
+            f"{task.primary} falls by {before - after:.3f} ({task.row_metric} of the rows by {-high:.3f} to "
+            f"{-low:.3f}); use --to onnx"
         )
 
 
