@@ -16,10 +16,10 @@ MIB = 1 << 20
 # Bytes per trained weight in fp32: weight, gradient, AdamW's two moments.
 TRAINED = 16
 FROZEN = 4
-# Elements of a micro-batch's hidden state on a CPU. Steps with four to eight times as many took up to 1.7 times as
-# long: the backward pass then outgrows the memory that the C library reuses between steps. Twice as many take as long,
-# and half a GiB more.
-STATE = 3 << 19
+# Elements of a packed micro-batch's hidden state on a CPU, but no fewer tokens than these. Steps with eight to sixteen
+# times as many took up to 1.7 times as long: the backward pass then outgrows the memory that the C library reuses
+# between steps. Twice as many take as long (384 wide), and more memory; half of 2,048 tokens cost 5 to 10 % (768 wide).
+_STATE, _LEAST_TOKENS = 3 << 18, 2048
 # Tokens of a padded micro-batch on a CPU, with padding; texts of similar length share one. Relative to micro-batches of
 # 8 rows, a DeBERTa step of 32 texts took 0.8 (long) to 1.06 (short) of the time, with half as many tokens 0.85 to 1.0,
 # and with all texts at once 1.2 to 1.6, most of it for padding.
@@ -98,8 +98,8 @@ def limits_tokens(accelerator: Accelerator, *, half_weights: bool, batch_norm: b
 
 
 def tokens_at_once(width: int, *, packed: bool) -> int:
-    """Return the most tokens of a micro-batch, with padding; packed ones by hidden size: 4,096 at 384."""
-    return STATE // width if packed else PADDED_TOKENS
+    """Return the most tokens of a micro-batch, with padding; packed ones by hidden size: 2,048 from 384 on."""
+    return max(_LEAST_TOKENS, _STATE // width) if packed else PADDED_TOKENS
 
 
 def read_hidden_size(config: Mapping[str, Any]) -> int:

@@ -15,8 +15,9 @@ from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
-# Texts that are explained, and the words of each that are kept.
-TEXTS, _WORDS = 12, 6
+# Texts that are explained, their characters together from which no other is added, and the words of each that are kept:
+# a dozen long texts would take longer than a short training.
+TEXTS, _CHARACTERS, _WORDS = 12, 8_000, 6
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
@@ -38,12 +39,15 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))
         table = texts.derive(read_written(str(folder / "predictions.csv")))
-        rows = sorted(outputs)
-        columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
+        columns = [table.take(name, np.array(list(outputs), dtype=np.int64)) for name in texts.inputs]
         inputs: list[Any] = columns[0] if texts.pair is None else list(zip(*columns, strict=True))
         explanations: dict[str, Any] = {}
-        for row, text in zip(rows, inputs, strict=True):
-            label = predictor.labels[outputs[row]]
+        characters = 0
+        for (row, output), text in zip(outputs.items(), inputs, strict=True):
+            if characters > _CHARACTERS:
+                break
+            characters += sum(map(len, text)) if isinstance(text, tuple) else len(text)
+            label = predictor.labels[output]
             explained = predictor.explain(text, label, FEW_STEPS)
             ranked = sorted(explained, key=lambda word: -abs(word.score))[:_WORDS]
             words = [[word.word, round(word.score, 3)] for word in ranked]

@@ -15,6 +15,7 @@ from classify import load_classifier
 from classify.cli import main
 from classify.data.tokenize import tokenize
 from classify.modeling import attributions
+from classify.prediction.explanations import write_explanations
 from classify.prediction.pytorch import PyTorchPredictor as Predictor
 from classify.training.run import train
 from tests.support import tiny
@@ -129,15 +130,19 @@ def test_the_command(trained: Path, capsys: Any) -> None:
     assert main(["explain", "--model", str(trained), " "]) == 2
 
 
-def test_a_run_explains_its_errors(model_folder: Path, tmp_path: Path) -> None:
+def test_a_run_explains_its_errors(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
     words = f"train --data {table} --model {model_folder} --cpu --output-dir {tmp_path / 'out'} --max-steps 1 --folds 0"
     assert main([*words.split(), "--head", "random"]) == 0
     explained = read_json(tmp_path / "out" / "explanations.json")
-    assert explained
+    assert len(explained) > 1
     page = (tmp_path / "out" / "report.html").read_text()
     word = next(iter(explained.values()))["words"][0][0]
     assert f"+{word}</span>" in page or f"−{word}</span>" in page
+    monkeypatch.setattr("classify.prediction.explanations._CHARACTERS", 1)  # as if the texts were long
+    write_explanations(tmp_path / "out", use_cpu=True)
+    worst = next(iter(explained))
+    assert read_json(tmp_path / "out" / "explanations.json") == {worst: explained[worst]}
 
 
 @pytest.fixture(scope="module")

@@ -207,8 +207,8 @@ def test_a_cut_step_changes_no_weight(
 
     ends: list[torch.Tensor] = []
     micros: list[int] = []
-    for state_size in (3 << 20, 40 * 32):
-        monkeypatch.setattr("classify.modeling.memory_estimate.STATE", state_size)
+    for most in (100_000, 40):
+        monkeypatch.setattr("classify.modeling.memory_estimate.tokens_at_once", lambda width, packed, most=most: most)
         data, model = data_and_model(model_folder)
         model.use_packing(True)
         if norm:
