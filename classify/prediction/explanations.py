@@ -39,15 +39,17 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))
         table = texts.derive(read_written(str(folder / "predictions.csv")))
-        columns = [table.take(name, np.array(list(outputs), dtype=np.int64)) for name in texts.inputs]
-        inputs: list[Any] = columns[0] if texts.pair is None else list(zip(*columns, strict=True))
+        rows = sorted(outputs)
+        columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
+        inputs = dict(zip(rows, zip(*columns, strict=True), strict=True))
         explanations: dict[str, Any] = {}
         characters = 0
-        for (row, output), text in zip(outputs.items(), inputs, strict=True):
+        for row, output in outputs.items():  # the worst first
             if characters > _CHARACTERS:
                 break
-            characters += sum(map(len, text)) if isinstance(text, tuple) else len(text)
+            characters += sum(map(len, inputs[row]))
             label = predictor.labels[output]
+            text: Any = inputs[row][0] if texts.pair is None else inputs[row]
             explained = predictor.explain(text, label, FEW_STEPS)
             ranked = sorted(explained, key=lambda word: -abs(word.score))[:_WORDS]
             words = [[word.word, round(word.score, 3)] for word in ranked]
