@@ -43,11 +43,11 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
         inputs = dict(zip(rows, zip(*columns, strict=True), strict=True))
         explanations: dict[str, Any] = {}
-        characters = 0
+        characters, most = 0, 4 * predictor.settings["max_length"]  # of a text about as many are read
         for row, output in outputs.items():  # the worst first
             if characters > _CHARACTERS:
                 break
-            characters += sum(map(len, inputs[row]))
+            characters += min(most, sum(map(len, inputs[row])))
             label = predictor.labels[output]
             text: Any = inputs[row][0] if texts.pair is None else inputs[row]
             explained = predictor.explain(text, label, FEW_STEPS)
