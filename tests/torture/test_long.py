@@ -47,8 +47,8 @@ def test_memory_and_files_stay_flat_in_one_process(model_folder: Path, tmp_path:
     )
     folder = classify.train(config, callbacks=[watch])
     first, last = watch.seen[200], watch.seen[500]
-    assert last[0] < 1.02 * first[0], watch.seen
-    assert last[1] <= first[1], watch.seen
+    assert last[0] < 1.05 * first[0], f"a step that keeps 100 kB is seen: {watch.seen}"
+    assert last[1] < first[1] + 3, f"a file per checkpoint is seen: {watch.seen}"
     assert (folder / "train_log.jsonl").stat().st_size < 100_000
 
 
