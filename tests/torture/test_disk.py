@@ -246,12 +246,12 @@ def test_the_estimate_is_what_a_run_takes_at_most(
     model = tiny.make_model(tmp_path / "model", hidden_size=128, intermediate_size=512)
     sizes: list[int] = []
 
-    def save_and_measure(folder: Path, *arguments: Any, keep: Callable[[list[int]], set[int]]) -> Path:
+    def save_and_measure(folder: Path, *arguments: Any, keep: Callable[[list[int]], set[int]], **more: Any) -> Path:
         def measured(steps: list[int]) -> set[int]:  # called while the new checkpoint stands beside all others
             sizes.append(size_of(tmp_path / "out"))
             return keep(steps)
 
-        return save_checkpoint(folder, *arguments, keep=measured)
+        return save_checkpoint(folder, *arguments, keep=measured, **more)
 
     save_checkpoint = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", save_and_measure)
