@@ -43,7 +43,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
         inputs = dict(zip(rows, zip(*columns, strict=True), strict=True))
         explanations: dict[str, Any] = {}
-        characters, most = 0, 4 * predictor.settings["max_length"]  # of a text about as many are read
+        characters, most = 0, 4 * predictor.settings["max_length"]  # about as many are read
         for row, output in outputs.items():  # the worst first
             if characters > _CHARACTERS:
                 break
