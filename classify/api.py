@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from classify.modeling.attributions import WordAttribution
+    from classify.modeling.loading import HeadFactory
     from classify.prediction.predictor import Predictor
     from classify.training.parts import LossFunction, Metric, OptimizerFactory, Parts, TrainerCallback
 
@@ -36,15 +37,23 @@ class Run:
     `folder` is the output folder, as an absolute path. As a context manager it frees the model on exit.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False):
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        use_cpu: bool = False,
+        distributed: bool = False,
+        head: HeadFactory | None = None,
+    ):
         """Open an output folder. Raises InputError if it is not one.
 
-        With `distributed` the processes of a launcher share the texts of each prediction, see `load`.
+        With `distributed` the processes of a launcher share the texts of each prediction; `head` made the model's own
+        head; see `load`.
         """
         from classify.modeling.result_folder import read_settings
 
         self.folder = Path(folder).absolute()
-        self._use_cpu, self._distributed = use_cpu, distributed
+        self._use_cpu, self._distributed, self._head = use_cpu, distributed, head
         read_settings(str(self.folder))
 
     def __repr__(self) -> str:
@@ -145,7 +154,7 @@ class Run:
     def _predictor(self) -> Predictor:
         from classify.prediction.predictor import load_classifier
 
-        return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed)
+        return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed, head=self._head)
 
 
 @overload
@@ -158,6 +167,7 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     loss: LossFunction | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    head: HeadFactory | None = None,
     optimizer: OptimizerFactory | None = None,
 ) -> Path: ...
 
@@ -176,6 +186,7 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     loss: LossFunction | str | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    head: HeadFactory | str | None = None,
     optimizer: OptimizerFactory | None = None,
     **options: Any,
 ) -> Run | Path:
@@ -191,8 +202,10 @@ def train(
       and ones (n, labels), or standardized scores (n,) are the targets. A step's loss is the mean over its rows.
     - `metrics` are functions of probabilities (rows, outputs) and targets that return a number, larger is better; their
       names may be `metric_for_best_model`.
+    - `head(width, outputs)` returns a module from features (n, width) to logits (n, outputs) in place of the output
+      layer. Its last layer, a `torch.nn.Linear`, computes the logits.
     - `optimizer(groups)` returns a `torch.optim.Optimizer` of AdamW's parameter groups, whose `lr` each step sets.
-    A run is resumed with the same loss, metrics and optimizer.
+    A run is resumed with the same loss, metrics, head and optimizer; `load` wants the head, too.
 
     If `data` is a `RunConfig`, returns the path of the output folder. Processes that you start yourself pass `rank`,
     `world_size` and the rendezvous address (`init_method="tcp://127.0.0.1:29500"`).
@@ -203,15 +216,20 @@ def train(
     check_platform()
     from classify.training.parts import Parts
 
-    if isinstance(loss, str):
-        options["loss"] = loss
-    parts = Parts(callbacks, None if isinstance(loss, str) else loss, metrics or {}, optimizer)
+    flags = {name: value for name, value in (("loss", loss), ("head", head)) if isinstance(value, str)}
+    parts = Parts(
+        callbacks,
+        None if isinstance(loss, str) else loss,
+        metrics or {},
+        optimizer,
+        None if isinstance(head, str) else head,
+    )
     place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
-        if labels is not None or options or isinstance(loss, str):
+        if labels is not None or options or flags:
             raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
         return _run(data, place, parts, pages=True)
-    return _train(data, labels, place, options, parts, pages=True)
+    return _train(data, labels, place, {**options, **flags}, parts, pages=True)
 
 
 def _run(config: RunConfig, place: dict[str, Any], parts: Parts | None = None, *, pages: bool) -> Path:
@@ -249,7 +267,7 @@ def _train(
         config = parse_training(_words({**options, **tables}), "classify.train")
         with _naming(given, tables):
             folder = _run(config, place, parts, pages=pages)
-    return Run(folder, use_cpu=config.training.use_cpu)
+    return Run(folder, use_cpu=config.training.use_cpu, head=None if parts is None else parts.head)
 
 
 def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -281,13 +299,16 @@ def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
     return compare_folders([Path(folder) for folder in folders]).as_json()
 
 
-def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:
+def load(
+    folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False, head: HeadFactory | None = None
+) -> Run:
     """Open the output folder of a run, trained on any device. Raises InputError if it is not one.
 
     This process predicts by itself. With `distributed` the processes that a launcher started form a group and share the
-    texts: each makes the same calls with the same texts, and gets all results.
+    texts: each makes the same calls with the same texts, and gets all results. `head` is that of `train`, if one was
+    given there.
     """
-    return Run(folder, use_cpu=use_cpu, distributed=distributed)
+    return Run(folder, use_cpu=use_cpu, distributed=distributed, head=head)
 
 
 @contextlib.contextmanager

@@ -36,9 +36,10 @@ _MULTIPLE = 16
 class Classifier(nn.Module):
     """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts."""
 
-    def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = ()):
+    def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = (), *, replaced: str | None = None):
         super().__init__()
         self.model = model
+        self.replaced = replaced  # name of the output layer that a caller's module stands for; None in a stock model
         self.precision = FP32
         self.packed = False
         self.vocabulary: Vocabulary | None = None
@@ -122,7 +123,11 @@ class Classifier(nn.Module):
     def stock_config(self) -> str | None:
         """Return config.json of the weights as they are; None if they fit no stock model."""
         compacted = self.vocabulary is not None and self.vocabulary.compacted
-        return None if compacted or self.has_adapters else str(self.model.config.to_json_string())
+        return (
+            None
+            if compacted or self.has_adapters or self.replaced is not None
+            else str(self.model.config.to_json_string())
+        )
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:
         """Cut the word embeddings to the tokens that occur in `tables`; see `make_vocabulary`."""

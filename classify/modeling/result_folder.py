@@ -15,10 +15,24 @@ from classify.tables.derived import TextColumns
 EXPORTED = "model.onnx"
 # Version of classify.json; this program may not support a higher one.
 FORMAT = 1
+OWN_HEAD = "the head was given from Python, so the model is no stock one"
 
 
-def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:
-    """Save config, weights, tokenizer and classify.json; `weights` is the full state dict, also of a sharded model."""
+def save_model(
+    folder: Path,
+    stock: Any,
+    weights: dict[str, Any],
+    tokenizer: Any,
+    settings: dict[str, Any],
+    replaced: str | None = None,
+) -> None:
+    """Save config, weights, tokenizer and classify.json; `weights` is the full state dict, also of a sharded model.
+
+    `replaced` is the name of an output layer that is no stock one: transformers would only warn, and start a random
+    one, where its weight is missing. It refuses one of another shape.
+    """
+    if replaced is not None:
+        weights = {**weights, f"{replaced}.weight": next(iter(weights.values())).new_zeros(0)}
     with atomic_dir(folder) as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
@@ -83,13 +97,13 @@ def read_labels(folder: str) -> list[str]:
 
 
 def earlier_labels(model: str, task: str) -> list[str] | None:
-    """Return the labels of a run's folder that was trained for `task`; None for any other model."""
+    """Return the labels of a run's folder with a stock head that was trained for `task`; None for any other model."""
     path = Path(model)
     try:
         settings = read_json(path / "classify.json")
     except (OSError, ValueError):
         return None
-    if not isinstance(settings, dict) or settings.get("task") != task:
+    if not isinstance(settings, dict) or settings.get("task") != task or "head" in settings:
         return None
     return read_labels(model)
 

@@ -29,7 +29,10 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     metrics = read_json(folder / "metrics.json")
     if (metrics["test"] or metrics["eval"]).get("method"):
         return
-    texts, task = trained_texts(read_settings(str(folder))), trained_task(str(folder))
+    settings = read_settings(str(folder))
+    if "head" in settings:  # only the caller can load it
+        return
+    texts, task = trained_texts(settings), trained_task(str(folder))
     from classify.modeling.attributions import FEW_STEPS
     from classify.prediction.pytorch import load
 

@@ -24,9 +24,9 @@ from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_ids
-from classify.modeling.loading import load_trained, quiet_libraries
+from classify.modeling.loading import HeadFactory, load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
-from classify.modeling.result_folder import fingerprint, read_settings
+from classify.modeling.result_folder import OWN_HEAD, fingerprint, read_settings
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -148,13 +148,20 @@ def _load_tokenizer(folder: str) -> Any:
 
 
 @quiet_libraries()
-def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> PyTorchPredictor:
+def load(
+    folder: str, *, use_cpu: bool, precision: str, distributed: bool, head: HeadFactory | None = None
+) -> PyTorchPredictor:
     """Load a result folder; see `load_classifier`."""
     with launcher.forward_errors(lambda: start_world(use_cpu)) if distributed else contextlib.nullcontext():
         settings = read_settings(folder)
+        if "head" in settings and head is None:
+            raise InputError(
+                f"--model {folder}: {OWN_HEAD}; open it from Python with the function that made the head, "
+                f"classify.load({folder!r}, head={settings['head'].rpartition('.')[2]})."
+            )
         task = trained_task(folder)
         tokenizer = _load_tokenizer(folder)
-        classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
+        classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer), head=head)
     world = start_world(use_cpu) if distributed else _make_local_world(use_cpu)
     try:
         world.receive_faults()

@@ -13,7 +13,7 @@ from classify.config.recipe import PRESETS
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import stored_values
 from classify.data.split_record import FILE as SPLIT
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.evaluation.learning_curve import Curve
 from classify.files import read_json
 from classify.tasks.registry import trained_task
@@ -80,6 +80,11 @@ def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, An
 
 
 def read_run(folder: Path) -> tuple[int, str]:
-    """Return the number of training rows of a run, and its preset."""
+    """Return the number of training rows of a run, and its preset.
+
+    Raises InputError for a run with parts from Python, which only Python can give again.
+    """
     run = read_json(folder / "run.json")
+    if run.get("parts"):
+        raise InputError(f"--model {folder}: its {list_some(sorted(run['parts']))} was given from Python; call train.")
     return int(run["inspection"]["splits"]["train"]), str(run["config"]["training"]["preset"])

@@ -101,7 +101,7 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
         languages = _detect_languages(tables, labelled, config.training.seed)
         if config.data.out_of_scope_label is not None and not task.has_scope:
             raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
-        config, new_labels, head = _choose_head(config, task)
+        config, new_labels, head = _choose_head(config, task, parts)
         config = _choose_by_texts(config, tables, languages)
         task.check_settings(config.training, parts.metrics)
         parts.check(task, config.training)
@@ -256,7 +256,7 @@ def _check_lora(requested: bool) -> None:
         raise InputError("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
 
 
-def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, ...], tuple[Finding, ...]]:
+def _choose_head(config: RunConfig, task: Task, parts: Parts) -> tuple[RunConfig, tuple[str, ...], tuple[Finding, ...]]:
     """Return the settings with the head that "auto" means, and the labels that a kept head gets in addition.
 
     Where --model is an earlier run's folder there is a decision, too. Raises InputError for --head keep where no label
@@ -264,7 +264,9 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[str, .
     """
     requested = config.model.head
     folder = config.model.model
-    earlier = None if folder is None else earlier_labels(folder, task.name)
+    if parts.head is not None and requested == "keep":
+        raise InputError("head: a function takes the place of head='keep'; drop one of them.")
+    earlier = None if folder is None or parts.head is not None else earlier_labels(folder, task.name)
     new = _missing(task.labels, earlier or ())
     if requested == "keep" and len(new) == len(task.labels):
         what = "has no head to keep for this task" if earlier is None else "was trained on other labels"

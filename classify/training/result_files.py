@@ -138,13 +138,15 @@ def _write_model(results: Results) -> None:
         "languages": context.inputs.languages.shares,
         "long_text": context.config.data.long_texts,
         **results.task.settings(),
+        **{name: value for name, value in (context.inputs.parts.names() or {}).items() if name == "head"},
         **({} if results.open_set is None else results.open_set.scope.as_settings()),
     }
     dtype = getattr(torch, context.config.training.save_dtype)
     weights = {
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
     }
-    save_model(context.output.folder, context.classifier.model, weights, context.data.tokenizer, settings)
+    classifier = context.classifier
+    save_model(context.output.folder, classifier.model, weights, context.data.tokenizer, settings, classifier.replaced)
     if results.open_set is not None:
         results.open_set.scope.write(context.output.folder)
     # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
@@ -285,6 +287,8 @@ def _print_summary(results: Results) -> None:
     if output.world.is_main:
         scores = {"test" if results.splits.test is not None else "eval": results.scores.as_json()}
         log_event("result", {"folder": str(output.folder), **scores})
+    if results.context.inputs.parts.head is not None:
+        return  # no command opens it
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
     output.log(f"next:   {shlex.join([*_program(), *words])}")
 

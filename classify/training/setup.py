@@ -356,6 +356,7 @@ def load_for_training(
         dropout=config.model.dropout,
         problem_type=inputs.task.problem_type,
         keep_head=config.model.head == "keep",
+        head=inputs.parts.head,
     )
     if config.model.head == "keep":
         inputs.task.standardize_head(classifier.output_layer)

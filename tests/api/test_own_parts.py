@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
+from torch import nn
 from torch.nn import functional
 
 import classify
@@ -34,6 +36,14 @@ def squared(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)
+
+
+def two_layers(width: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 24), nn.GELU(), nn.Linear(24, outputs))
+
+
+def scaled(width: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Softmax(dim=1), nn.Linear(width, outputs), nn.Softmax(dim=1))
 
 
 def falling(probabilities: Any, targets: Any) -> float:
@@ -167,9 +177,59 @@ def test_a_resumed_run_wants_the_same_parts(
     classify.train(make_config(model_folder, table, out, folds=0, max_steps=2), loss=cross_entropy)
     words = f"train --data {table} --model {model_folder} --cpu --output-dir {out} --resume --batch-size 32 --folds 0"
     assert main([*words.split(), "--max-steps", "4"]) == 2
-    assert "the functions that were given from Python (loss, metrics, optimizer) differ" in capsys.readouterr().err
+    assert (
+        "the functions that were given from Python (loss, metrics, optimizer, head) differ" in capsys.readouterr().err
+    )
     longer = make_config(model_folder, table, out, folds=0, max_steps=4, resume_from_checkpoint=True)
     assert classify.train(longer, loss=cross_entropy) == out
+
+
+@pytest.mark.parametrize("case", ["joined", pytest.param("lists", marks=pytest.mark.slow), "scores"])
+def test_a_head_is_trained_saved_and_loaded(model_folder: Path, tmp_path: Path, case: str) -> None:
+    table, options = CASES[case].write(tmp_path / "my.csv"), {**CASES[case].options, "folds": 0}
+    folder = classify.train(make_config(model_folder, table, tmp_path / "out", **options), head=two_layers)
+    assert weights_of(folder)["classifier.0.0.weight"].shape[0] == 24
+    with classify.load(folder, head=two_layers) as run:
+        scores, name = run.evaluate(str(folder / "predictions.csv")), "mse" if case == "scores" else "macro_f1"
+    assert scores[name] == pytest.approx(run.metrics["test"][name], rel=1e-4)
+    with pytest.raises(InputError, match=r"head=two_layers"):
+        classify.load(folder).predict(["a text"])
+    with pytest.raises(InputError, match="its weights do not fit this head"):
+        classify.load(folder, head=nn.Linear).predict(["a text"])
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def train_with_own_head(model: Path, table: Path, out: Path) -> None:
+    classify.train(make_config(model, table, out, folds=0, dropout=0.0), head=two_layers)
+
+
+@pytest.mark.distributed
+def test_a_head_is_the_same_on_two_processes(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        run_distributed_test(train_with_own_head, processes, model_folder, table, tmp_path / str(processes))
+    assert_same(tmp_path / "1", tmp_path / "2")
+
+
+def test_pages_and_commands_know_of_a_head(
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, options = tmp_path / "out", {"cpu": True, "contrastive_steps": 0, "epochs": 1}
+    run = classify.train(table, model=model_folder, output_dir=out, head=two_layers, **options)
+    assert run.predict(["a text"])[0] in run.labels
+    assert "no stock model" in (out / "README.md").read_text()
+    page = run.report.read_text()
+    assert "head=two_layers" in page
+    assert "classify predict" not in page
+    capsys.readouterr()
+    for words in (f"predict --model {out} --data {table} --out {tmp_path / 'p.csv'}", f"export --model {out}"):
+        assert main([*words.split(), *(["--to", "onnx"] if "export" in words else ["--cpu"])]) == 2
+        assert "head=two_layers" in capsys.readouterr().err
+    assert main(["curve", "--model", str(out)]) == 2
+    assert "head was given from Python" in capsys.readouterr().err
+    # Its encoder is a start for another run, with any head.
+    again = classify.train(table, model=out, output_dir=tmp_path / "again", **options)
+    assert again.predict(["a text"])[0] in run.labels
 
 
 @pytest.mark.parametrize(
@@ -187,6 +247,11 @@ def test_a_resumed_run_wants_the_same_parts(
         ({"optimizer": lambda groups: None}, {}, TypeError, "expected a torch.optim.Optimizer. Got None"),
         ({"loss": lambda logits, targets: logits.detach()[:, 0]}, {}, TypeError, "expected a tensor with a gradient"),
         ({"loss": lambda logits, targets: logits.detach().numpy()[:, 0]}, {}, TypeError, "expected a tensor"),
+        ({"head": lambda width, outputs: nn.Tanh()}, {}, TypeError, "computes the logits. Got Tanh"),
+        ({"head": lambda width, outputs: nn.Linear(width, outputs + 1)}, {}, TypeError, "computes the logits. Got"),
+        ({"head": scaled}, {}, TypeError, "computes the logits. Got"),
+        ({"head": nn.Linear}, {"head": "keep"}, InputError, "takes the place of head='keep'"),
+        ({"head": nn.Linear(3, 3)}, {}, TypeError, "head: expected a function of width"),
         ({"loss": 3.5}, {}, TypeError, "loss: expected a function"),
         ({"callbacks": [Recorder]}, {}, TypeError, "expected objects of classify.TrainerCallback"),
         ({"loss": cross_entropy}, {"loss": "focal"}, InputError, "takes the place of loss='focal'"),
