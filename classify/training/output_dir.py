@@ -25,7 +25,7 @@ LOCK = ".lock"
 _LOCK_SECONDS = 1.0
 # After a restart by the launcher, processes of the previous attempt may still be ending.
 _RESTART_SECONDS = 15.0
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 class FolderLock:
     """Keeps other runs out of an output folder until it is released, or its process has ended in any way.
 
-    It is the operating system's (flock). On a disk without flock, filelock uses the file's existence as the lock. The
+    It is the operating system's (flock). On a disk without flock the file's existence is the lock. The
     file holds the process id and the host of its holder, in both cases.
     """
 
@@ -174,9 +174,17 @@ class FolderLock:
         import filelock
 
         self._path = folder / LOCK
-        self._lock = filelock.FileLock(self._path)
+        timeout = _RESTART_SECONDS if launcher.here().restarts else _LOCK_SECONDS
+        # Versions of filelock differ in how they tell that they fell back to a file's existence.
+        self._lock: filelock.BaseFileLock = filelock.FileLock(self._path, fallback_to_soft=False)
         try:
-            self._lock.acquire(timeout=_RESTART_SECONDS if launcher.here().restarts else _LOCK_SECONDS)
+            try:
+                self._lock.acquire(timeout=timeout)
+            except OSError as error:
+                if error.errno != errno.ENOSYS:
+                    raise
+                self._lock = filelock.SoftFileLock(self._path)
+                self._lock.acquire(timeout=timeout)
         except filelock.Timeout:
             raise InputError(self._explain_refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
         except OSError as error:
