@@ -91,8 +91,8 @@ class Run:
         """Return for each text its label, a list of labels (multi-label), or a number (regression).
 
         `texts` are strings, or pairs of strings for a model of text pairs: a list, an array, a column of a table; or a
-        DataFrame with the text columns of training. Raises TypeError for anything else, and InputError for a DataFrame
-        without these columns.
+        DataFrame with the text columns of training, or with one column. Raises TypeError for anything else, and
+        InputError for a DataFrame without these columns.
         """
         found = self._predictor.predict(self._read_texts(texts) if _is_table(texts) else texts)
         return self._predictor.answers(*found)
@@ -114,7 +114,7 @@ class Run:
         """Score the model on a table with labels, a path or a DataFrame, and return the scores as in metrics.json.
 
         With `output_dir` the folder of `classify evaluate` is written there, with its report. Raises InputError for a
-        table without the columns of training, or a folder that is not empty.
+        table without the columns of training, or a folder that is not empty. Metrics of your own are not among them.
         """
         from classify.data.split_record import count_trained
         from classify.prediction.evaluate import evaluate
@@ -253,6 +253,14 @@ def _train(
     data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], parts: Parts | None = None, *, pages: bool
 ) -> Run:
     """Train on a table of any kind."""
+    with _configure(data, labels, options, "classify.train") as config:
+        folder = _run(config, place, parts, pages=pages)
+    return Run(folder, use_cpu=config.training.use_cpu, head=None if parts is None else parts.head)
+
+
+@contextlib.contextmanager
+def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) -> Iterator[RunConfig]:
+    """Yield the settings of a training; tables and class weights in memory are files within this block."""
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
         if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
             options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
@@ -264,27 +272,23 @@ def _train(
             given["class_weights"] = options["class_weights"]
             weights = json.dumps(options["class_weights"]).encode()
             tables["class_weights"] = _keep(weights, "class_weights.json", Path(temporary))
-        config = parse_training(_words({**options, **tables}), "classify.train")
+        config = parse_training(_words({**options, **tables}), program)
         with _naming(given, tables):
-            folder = _run(config, place, parts, pages=pages)
-    return Run(folder, use_cpu=config.training.use_cpu, head=None if parts is None else parts.head)
+            yield config
 
 
 def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
     """Return what `classify inspect --json` prints: rows, columns, task, classes, splits and findings.
 
-    Arguments and errors are those of `train`; nothing is trained.
+    Arguments and errors are those of `train`, without your own parts; nothing is trained.
     """
     from dataclasses import asdict
 
     from classify.training.inputs import check
     from classify.training.inspection import inspect_run
 
-    with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
-        path = _as_path(data, labels, Path(temporary))
-        config = parse_training(_words({**options, "data": path}), "classify.inspect")
-        with _naming({"data": data}, {"data": path}):
-            return asdict(inspect_run(check(config)))
+    with _configure(data, labels, options, "classify.inspect") as config:
+        return asdict(inspect_run(check(config)))
 
 
 def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:

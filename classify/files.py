@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
@@ -24,7 +25,7 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
     """Yield a temporary path; its file or folder is flushed to disk and renamed when the block ends.
 
     An existing file is replaced; a folder is not, so `before_replacing` may remove one. Where the block fails nothing
-    is left.
+    is left; a fault of the disk, which write() does not name a file for, gets the name `path`.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
     try:
@@ -39,8 +40,10 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
         # An unreadable parent folder, or a disk without this flush, is not a reason to fail for a file.
         with contextlib.nullcontext() if is_folder else contextlib.suppress(OSError):
             flush(path.parent)
-    except BaseException:
+    except BaseException as error:
         _remove(temporary)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            error.filename = str(path)
         raise
 
 

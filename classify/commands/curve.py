@@ -37,13 +37,15 @@ def run(arguments: Sequence[str], program: str) -> int:
         raise InputError(f"{program}: it works in one process; leave the launcher out.")
     draws = None if options.draws is None else flags.count(options.draws, "--draws")
     folder = Path(options.model)
-    from classify.files import read_json
+    from classify.files import read_json, why_not_writable
     from classify.modeling.result_folder import read_settings
     from classify.training.curve import measure_curve, plan_sizes, read_run
 
     read_settings(str(folder))
     if not (folder / "run.json").exists():
         raise InputError(f"--model {folder}: no run.json in it; give the output folder of a training run.")
+    if (reason := why_not_writable(folder)) is not None:
+        raise InputError(f"--model {folder}: the curve cannot be written there ({reason}); copy the folder.")
     rows, trained_with = read_run(folder)
     preset = options.preset or trained_with
     sizes = plan_sizes(folder, preset, draws)

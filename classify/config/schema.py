@@ -463,7 +463,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     patience: int | None = option(
         None,
-        "early stopping: evaluations (one per epoch, or --eval-steps) without improvement; the best weights are kept",
+        "early stopping: evaluations (each epoch, and --eval-steps) without improvement; the best weights are kept",
         "--patience",
         "--early-stopping-patience",
         check=above(0),

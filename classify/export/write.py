@@ -76,7 +76,7 @@ def _naming(out: Path) -> Iterator[None]:
         reason = disk_refusal(error)
         if reason is None:
             raise
-        raise DiskError(f"--out {out}: nothing was written: {reason}; free some space, or give another one.") from error
+        raise DiskError(f"--out {out}: nothing was written: {reason}; give another one, or see to that.") from error
 
 
 def _record(model: str, target: Target, recorded: dict[str, Any], check: Check, size: int) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 
@@ -16,11 +18,10 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
     return layers
 
 
-def parameter_depths(model: nn.Module) -> dict[str, int]:
+def parameter_depths(model: Any) -> dict[str, int]:
     """Return each parameter's depth: 0 for embeddings, n for layer n, one more for the head."""
-    layers = repeated_layers(model)
-    level = {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
-    return {
-        name: level.get(id(parameter), 0 if "embedding" in name else len(layers) + 1)
-        for name, parameter in model.named_parameters()
-    }
+    encoder = model.base_model
+    layers = repeated_layers(encoder)
+    depth = {id(parameter): 0 for name, parameter in encoder.named_parameters() if "embedding" in name}
+    depth |= {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
+    return {name: depth.get(id(parameter), len(layers) + 1) for name, parameter in model.named_parameters()}

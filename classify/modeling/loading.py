@@ -19,7 +19,8 @@ from torch import nn
 
 from classify.data import tokenize
 from classify.data.tokenize import Tokens
-from classify.errors import EXCERPT, InputError, list_some
+from classify.distributed import batch_norm
+from classify.errors import InputError, list_some
 from classify.findings import note
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
@@ -189,22 +190,24 @@ def _load_with_head(path: Path, head: HeadFactory) -> Any:
     name = _replace_output_layer(model, head)
     weights = load_file(path / "model.safetensors")
     weights.pop(f"{name}.weight", None)  # see `save_model`
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:EXCERPT]
-        raise InputError(f"{path}: its weights do not fit this head; give the one of training ({reason}).") from None
+    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    stored = {key: tuple(tensor.shape) for key, tensor in weights.items()}
+    wrong = [f"{key} {stored.get(key)}, here {expected.get(key)}" for key, _ in stored.items() ^ expected.items()]
+    if wrong:
+        raise InputError(f"{path}: its weights do not fit this head ({min(wrong)}); give the one of its training.")
+    model.load_state_dict(weights)
     return model
 
 
 def _replace_output_layer(model: Any, make_head: HeadFactory) -> str:
     """Replace the output layer by a caller's module on the same input, and return its name.
 
-    Raises TypeError unless the module ends in a linear layer that computes the logits: calibration rescales it.
+    Raises TypeError unless the module ends in a linear layer that computes the logits, which calibration rescales, and
+    for BatchNorm: its statistics would depend on how a step is divided, and some divisions have one row.
     """
     stock = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is stock)
-    if isinstance(make_head, nn.Module):
+    if isinstance(make_head, nn.Module) or not callable(make_head):
         raise TypeError(f"head: expected a function of width and outputs that makes one. Got {make_head!r} instead.")
     head = make_head(stock.in_features, stock.out_features)
     last = list(head.modules())[-1] if isinstance(head, nn.Module) else None
@@ -212,7 +215,9 @@ def _replace_output_layer(model: Any, make_head: HeadFactory) -> str:
     if isinstance(last, nn.Linear) and last.bias is not None and last.out_features == stock.out_features:
         with torch.no_grad(), last.register_forward_hook(lambda module, args, output: computed.append(output)):
             logits = head.eval()(torch.randn(2, stock.in_features))
-        computed = [output for output in computed if torch.equal(output, logits)]
+        computed = [output for output in computed if torch.allclose(output, logits, atol=1e-5)]
+    if isinstance(head, nn.Module) and batch_norm.layers(head):
+        raise TypeError("head: BatchNorm needs many rows at once; give one with LayerNorm.")
     if not computed:
         raise TypeError(
             f"head: expected a function that makes a torch.nn.Module of which the last layer, torch.nn.Linear(..., "

@@ -25,7 +25,7 @@ def add_adapters(model: Any, rank: int, alpha: int) -> Any:
     names = {id(module): name for name, module in model.named_modules()}
     targets = [
         names[id(module)]
-        for layer in repeated_layers(model)
+        for layer in repeated_layers(model.base_model)
         for module in layer.modules()
         if isinstance(module, nn.Linear)
     ]

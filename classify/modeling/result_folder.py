@@ -49,8 +49,10 @@ def read_settings(folder: str) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = read_json(path / "classify.json")
     except FileNotFoundError:
+        unfinished = f" Continue it with classify train --resume {shlex.quote(folder)}."
         raise InputError(
             f"--model {folder}: no classify.json in it; expected the output folder of a finished training run."
+            f"{unfinished if (path / 'run.json').exists() else ''}"
         ) from None
     except ValueError as error:
         raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
@@ -66,6 +68,8 @@ def read_settings(folder: str) -> dict[str, Any]:
         raise InputError(f"--model {folder}: no tokenizer_config.json in it; copy the folder again.")
     if (path / EXPORTED).exists():
         return settings
+    if (path / "export.json").exists():
+        raise InputError(f"--model {folder}: no {EXPORTED} in it; export the run again.")
     try:
         tensor_shapes(path / "model.safetensors")
     except FileNotFoundError:
@@ -98,14 +102,22 @@ def read_labels(folder: str) -> list[str]:
 
 def earlier_labels(model: str, task: str) -> list[str] | None:
     """Return the labels of a run's folder with a stock head that was trained for `task`; None for any other model."""
-    path = Path(model)
+    settings = _read_any_settings(model)
+    return read_labels(model) if settings.get("task") == task and "head" not in settings else None
+
+
+def has_own_head(model: str) -> bool:
+    """Return whether a model is a run's folder whose head was given from Python."""
+    return "head" in _read_any_settings(model)
+
+
+def _read_any_settings(model: str) -> dict[str, Any]:
+    """Return classify.json of a model; {} if it is no run's folder."""
     try:
-        settings = read_json(path / "classify.json")
+        settings = read_json(Path(model) / "classify.json")
     except (OSError, ValueError):
-        return None
-    if not isinstance(settings, dict) or settings.get("task") != task or "head" in settings:
-        return None
-    return read_labels(model)
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def fingerprint(folder: str) -> str:

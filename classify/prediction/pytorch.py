@@ -123,6 +123,18 @@ class PyTorchPredictor(Predictor):
             yield
 
 
+def _check_head(folder: str, trained: str | None, head: HeadFactory | None) -> None:
+    """Raise InputError unless `head` has the name of the function by which the model's head was made."""
+    name = None if trained is None else trained.rpartition(".")[2]
+    if trained is not None and head is None:
+        raise InputError(
+            f"--model {folder}: {OWN_HEAD}; open it from Python with the function that made the head, "
+            f"classify.load({folder!r}, head={name})."
+        )
+    if head is not None and (given := getattr(head, "__name__", name)) != name:
+        raise InputError(f"{folder}: its head is {name or 'a stock one'}. Got {given} instead.")
+
+
 def start_world(use_cpu: bool) -> World:
     """Set up this process's device and, behind a launcher, the process group."""
     plan = plan_here(use_cpu, local_rank=-1) if launcher.here().is_launched else plan_alone(use_cpu)
@@ -154,11 +166,7 @@ def load(
     """Load a result folder; see `load_classifier`."""
     with launcher.forward_errors(lambda: start_world(use_cpu)) if distributed else contextlib.nullcontext():
         settings = read_settings(folder)
-        if "head" in settings and head is None:
-            raise InputError(
-                f"--model {folder}: {OWN_HEAD}; open it from Python with the function that made the head, "
-                f"classify.load({folder!r}, head={settings['head'].rpartition('.')[2]})."
-            )
+        _check_head(folder, settings.get("head"), head)
         task = trained_task(folder)
         tokenizer = _load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer), head=head)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from classify.console import progress_bar
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.tokenize import note_longer
-from classify.errors import InputError, Interrupted
+from classify.errors import DiskError, InputError, Interrupted
 from classify.evaluation.predictions_file import name_columns, note_renamed, write_predictions, write_rows
 from classify.files import remove_temporaries
 from classify.launch.interrupts import stop_signals
@@ -60,10 +60,14 @@ class PartialLogits:
             raise
 
     def append(self, logits: Logits) -> None:
-        """Append rows (n, outputs)."""
-        self._file.write(np.ascontiguousarray(logits).tobytes())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Append rows (n, outputs). Raises DiskError where the disk refuses them; the rows before them stay."""
+        try:
+            self._file.write(np.ascontiguousarray(logits).tobytes())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            kept = f"{self.rows:,} rows are kept in it; make room, and continue with --resume"
+            raise DiskError(f"{self.path}: {error.strerror}; {kept}.") from error
         self.rows += len(logits)
 
     def __iter__(self) -> Iterator[Logits]:

@@ -12,7 +12,7 @@ from classify.evaluation.metrics import ERRORS, display_name, is_share
 from classify.evaluation.scored_rows import SURE, show_p
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.environment import count, percent, show, show_range
-from classify.report.result import Result
+from classify.report.result import Result, find_previous
 
 _FEW = 200
 # Rows of a class from which it is called weak.
@@ -58,10 +58,10 @@ def _quality(result: Result) -> str:
         between = f" (95 % interval {show_range(name, interval)})" if interval else ""
         return f"It reaches {display_name(name)} {show(name, value)} on {result.scored}{between}."
     # Models of folds share rows: the interval then held the model's accuracy in 84 to 86 of 100 simulations.
-    certainty = "85" if result.scores.get("method") else "95"
+    certainty = ", which holds in 85 of 100 cross-validations" if result.scores.get("method") else ""
     between = ""
     if interval:
-        between = f"; between {_of_100(interval[0])} and {_of_100(interval[1])} with {certainty} % certainty"
+        between = f"; 95 % interval {_of_100(interval[0])} to {_of_100(interval[1])}{certainty}"
     return f"It is right in {_of_100(value)} of 100 cases ({result.scored}{between})."
 
 
@@ -116,12 +116,17 @@ def _comparison(result: Result) -> str:
     values = f"{display_name(name)} {show(name, result.scores[name])} against {show(name, baseline[name])}"
     other = f"a linear model on TF-IDF ({values})"
     counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {show_p(paired['p'])}"
+    gains = (gain < 0) == (name in ERRORS)
     if paired["p"] >= SURE:
-        return f"It is not clearly better than {other}: {counted}."
+        return f"It is not {'clearly ' if gains else ''}better than {other}: {counted}."
     is_better = paired["better"] > paired["worse"]
-    if is_better == ((gain < 0) == (name in ERRORS)):
+    if is_better == gains:
         return f"It is {'better' if is_better else 'worse'} than {other} by {size}: {counted}."
     return f"Against {other} it is {counted}, yet not on average."
+
+
+def _is_fast(result: Result) -> bool:
+    return bool(result.run["config"]["training"]["preset"] == "fast")
 
 
 def find_steps(result: Result) -> list[Step]:
@@ -140,7 +145,7 @@ def find_steps(result: Result) -> list[Step]:
                 f"classify clean --apply {shlex.quote(str(result.folder / suspects_file.FILE))} --out corrected.csv",
             )
         )
-    if result.is_training and result.run["config"]["training"]["preset"] == "fast":
+    if result.is_training and _is_fast(result) and ((previous := find_previous(result)) is None or _is_fast(previous)):
         data = shlex.quote(result.run["data"]["path"])
         steps.append(Step("train the whole model, without --preset fast", f"classify train --data {data}"))
     # One or two rows are a typing error, or too few to be called weak.
@@ -149,7 +154,7 @@ def find_steps(result: Result) -> list[Step]:
     )
     if weak:
         named = ", ".join(f"{name} (F1 {percent(f1)})" for f1, name in weak[:_NAMED])
-        steps.append(Step(f"add rows of the weakest classes: {named}", suggest))
+        steps.append(Step(f"label more rows; the weakest classes are {named}", suggest))
     if curve is not None and (gain := curve.predict()[0] - curve.points[-1][1]) >= _GAIN:
         more = f"{100 * gain:+.1f} points" if is_share(curve.metric) else f"{gain:+.3f}"
         steps.append(Step(f"label as many rows again: {display_name(curve.metric)} {more} is to be expected", suggest))

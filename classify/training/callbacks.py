@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -167,11 +168,18 @@ class Checkpointer(Callback):
                     state.optimizer,
                     {**state.values, **started_with},
                     keep=keep,
-                    config=context.classifier.stock_config(),
+                    files=self._write_stock_files,
                 )
         self.saved_step, self._saved_at = progress.step, time.monotonic()
         self._cost = self._saved_at - begin
         context.timeline.end("checkpoints")
+
+    def _write_stock_files(self, folder: Path) -> None:
+        """Write what transformers needs beside the weights, where they fit a stock model."""
+        config = self.context.classifier.stock_config()
+        if config is not None:
+            (folder / "config.json").write_text(config, encoding="utf-8")
+            self.context.data.tokenizer.save_pretrained(folder)
 
 
 class GivenCallbacks(Callback):

@@ -85,11 +85,11 @@ def save(
     state: dict[str, Any],
     *,
     keep: Callable[[list[int]], set[int]],
-    config: str | None = None,
+    files: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
-    `config` is transformers' config.json of the weights, where they are those of a stock model.
+    `files` adds further files to the new folder.
     `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
     Raises OSError if the disk is full or not writable; no partial checkpoint is left.
     """
@@ -105,8 +105,7 @@ def save(
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(optimizer, temporary / "optimizer.safetensors")
-        if config is not None:
-            (temporary / "config.json").write_text(config, encoding="utf-8")
+        files(temporary)
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
         _write_manifest(temporary)
     steps = [number for number, _ in _entries(folder)]

@@ -30,7 +30,7 @@ from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
-from classify.modeling.result_folder import earlier_labels
+from classify.modeling.result_folder import OWN_HEAD, earlier_labels, has_own_head
 from classify.tables.names import SPLITS
 from classify.tables.source import STANDARD_INPUT, reads_stream
 from classify.tasks.base import Task
@@ -267,6 +267,9 @@ def _choose_head(config: RunConfig, task: Task, parts: Parts) -> tuple[RunConfig
     if parts.head is not None and requested == "keep":
         raise InputError("head: a function takes the place of head='keep'; drop one of them.")
     earlier = None if folder is None or parts.head is not None else earlier_labels(folder, task.name)
+    anew: tuple[Finding, ...] = ()
+    if folder is not None and has_own_head(folder):
+        anew = (note(f"--model {folder}: {OWN_HEAD}; its encoder is the start, its head is left out"),)
     new = _missing(task.labels, earlier or ())
     if requested == "keep" and len(new) == len(task.labels):
         what = "has no head to keep for this task" if earlier is None else "was trained on other labels"
@@ -274,7 +277,7 @@ def _choose_head(config: RunConfig, task: Task, parts: Parts) -> tuple[RunConfig
     if requested == "auto":
         config = config.with_default("head", "probe" if len(new) == len(task.labels) else "keep", "model")
     if earlier is None or config.model.head == "random":
-        return config, (), ()
+        return config, (), anew
     dropped = _missing(earlier, task.labels)
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
     why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"

@@ -126,6 +126,12 @@ def require_same_run(
         for key in now
         if before.get(key) != now[key]
     ]
+    if (
+        "batch_size" in now
+        and before.get("batch_size") != now["batch_size"]
+        and settings["per_device_train_batch_size"]
+    ):
+        changed.append("--per-device-train-batch-size counts for each device, --batch-size for all")
     # Without epochs the start is all there is, so what contrastive steps learn from cannot change later.
     initial = fields_that_affect("start", *(("steps", "start without epochs") if is_start_all else ()))
     named = {*fields_that_affect("identity"), *fields_that_affect("computation")}

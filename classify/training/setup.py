@@ -312,6 +312,8 @@ def _note_start(
         found.append(note(text))
     if unused:
         found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
+    if classifier.replaced is not None and not config.training.trains_encoder:
+        found.append(note("only the head's last layer is trained; its others stay random without epochs (--epochs)"))
     if config.training.sync_batch_norm:
         found.append(note(describe_synchronization(classifier.model, world.world_size, world.replicas)))
     return found

@@ -216,6 +216,9 @@ def test_inspection(model_folder: Path, tmp_path: Path) -> None:
     assert found["rows"] == 60
     assert found["labels"].startswith(f"classes: {len(set(LABELS))}")
     assert classify.inspect(TEXTS, LABELS, model=model_folder)["splits"] == found["splits"]
+    weights = dict.fromkeys(LABELS, 1.0)
+    given = classify.inspect(frame, model=model_folder, eval_data=frame, class_weights=weights)
+    assert given["splits"]["validation"] == len(frame)
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,29 @@ def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 
 def two_layers(width: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 24), nn.GELU(), nn.Linear(24, outputs))
+
+
+class Layers(nn.Module):
+    """A head whose parts have the names of an encoder's, with several results of its last layer."""
+
+    def __init__(self, width: int, outputs: int):
+        super().__init__()
+        self.embedding_norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)])
+        self.dropout, self.out = nn.Dropout(0.1), nn.Linear(width, outputs)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            features = layer(self.embedding_norm(features)).tanh()
+        return torch.stack([self.out(self.dropout(features)) for _ in range(3)]).mean(dim=0)
+
+
+def with_batch_norm(width: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, outputs))
+
+
+def other(width: int, outputs: int) -> nn.Module:
+    return two_layers(width, outputs)
 
 
 def scaled(width: int, outputs: int) -> nn.Module:
@@ -194,10 +218,34 @@ def test_a_head_is_trained_saved_and_loaded(model_folder: Path, tmp_path: Path, 
     assert scores[name] == pytest.approx(run.metrics["test"][name], rel=1e-4)
     with pytest.raises(InputError, match=r"head=two_layers"):
         classify.load(folder).predict(["a text"])
-    with pytest.raises(InputError, match="its weights do not fit this head"):
-        classify.load(folder, head=nn.Linear).predict(["a text"])
+    with pytest.raises(InputError, match=r"its head is two_layers\. Got other instead"):
+        classify.load(folder, head=other).predict(["a text"])
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_weights_of_another_head_are_refused(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    folder = classify.train(make_config(model_folder, table, tmp_path / "out", folds=0, max_steps=1), head=two_layers)
+    with pytest.raises(InputError, match=r"do not fit this head \(classifier\.0\.0\.bias \(24,\), here None\)"):
+        classify.load(folder, head=functools.partial(nn.Linear)).predict(["a text"])
+    plain = classify.train(make_config(model_folder, table, tmp_path / "plain", folds=0, max_steps=1))
+    with pytest.raises(InputError, match=r"its head is a stock one\. Got two_layers instead"):
+        classify.load(plain, head=two_layers).predict(["a text"])
+
+
+@pytest.mark.parametrize("options", [{"freeze_embeddings": True, "freeze_layers": 1}, {"lora": True}])
+def test_all_of_a_head_is_trained(model_folder: Path, table: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    seen: list[set[str]] = []
+
+    class Frozen(classify.TrainerCallback):
+        def on_step_end(self, state: classify.StepState) -> None:
+            trained = {name for name, weight in state.model.named_parameters() if weight.requires_grad}
+            seen.append({name for name, _ in state.model.named_parameters() if name.startswith("classifier")} - trained)
+
+    config = make_config(model_folder, table, tmp_path / "out", folds=0, max_steps=2, **options)
+    classify.train(config, head=Layers, callbacks=[Frozen()])
+    assert seen
+    assert not any(seen)
 
 
 def train_with_own_head(model: Path, table: Path, out: Path) -> None:
@@ -229,6 +277,7 @@ def test_pages_and_commands_know_of_a_head(
     assert "head was given from Python" in capsys.readouterr().err
     # Its encoder is a start for another run, with any head.
     again = classify.train(table, model=out, output_dir=tmp_path / "again", **options)
+    assert "its encoder is the start, its head is left out" in capsys.readouterr().out
     assert again.predict(["a text"])[0] in run.labels
 
 
@@ -249,6 +298,7 @@ def test_pages_and_commands_know_of_a_head(
         ({"loss": lambda logits, targets: logits.detach().numpy()[:, 0]}, {}, TypeError, "expected a tensor"),
         ({"head": lambda width, outputs: nn.Tanh()}, {}, TypeError, "computes the logits. Got Tanh"),
         ({"head": lambda width, outputs: nn.Linear(width, outputs + 1)}, {}, TypeError, "computes the logits. Got"),
+        ({"head": with_batch_norm}, {}, TypeError, "BatchNorm needs many rows"),
         ({"head": scaled}, {}, TypeError, "computes the logits. Got"),
         ({"head": nn.Linear}, {"head": "keep"}, InputError, "takes the place of head='keep'"),
         ({"head": nn.Linear(3, 3)}, {}, TypeError, "head: expected a function of width"),

@@ -251,6 +251,7 @@ def damaged(exported: Path, folder: Path, change: Callable[[Path], object]) -> P
         (lambda folder: (folder / "model.onnx").write_bytes(b"\x08 not a model"), "export it again"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer cannot be read"),
         (lambda folder: (folder / "classify.json").unlink(), "no classify.json"),
+        (lambda folder: (folder / "model.onnx").unlink(), "no model.onnx in it; export the run again"),
     ],
 )
 def test_a_damaged_folder_is_one_line(

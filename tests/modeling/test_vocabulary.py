@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
@@ -104,6 +104,8 @@ def test_transformers_opens_a_checkpoint_with_the_whole_table(table: Path, model
     opened, report = AutoModelForSequenceClassification.from_pretrained(checkpoint, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
     assert opened.config.id2label == AutoConfig.from_pretrained(out).id2label
+    text = "where is my card?"
+    assert AutoTokenizer.from_pretrained(checkpoint)(text) == AutoTokenizer.from_pretrained(out)(text)
     weights = load_file(checkpoint / "model.safetensors")
     assert all(torch.equal(weights[name], tensor) for name, tensor in opened.state_dict().items() if name in weights)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +19,7 @@ import pytest
 from classify import load_classifier
 from classify.cli import main
 from classify.console import allow_progress
-from classify.errors import InputError
+from classify.errors import DiskError, InputError
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.scope import Scope
 from classify.evaluation.scored_rows import ScoredRows
@@ -454,3 +456,16 @@ def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_
     assert out.read_bytes() == b"by hand"
     assert predict(trained, new, out, "--overwrite") == 0
     assert read_table(str(out)).column("text") == TEXTS
+
+
+def test_a_full_disk_names_the_file_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
+    partial.append(np.ones((3, 2), dtype=np.float32))
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskError, match=r"p: No space left on device; 3 rows are kept in it; .* --resume"):
+        partial.append(np.ones((1, 2), dtype=np.float32))
+    partial.close(remove=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def test_a_run_names_its_own_flag(trained: Path) -> None:
     result = Result.read(trained)
     rows = result.scores["rows"]
     assert f"({rows} leave a wide interval; --test-data)" in " ".join(step.text for step in find_steps(result))
-    assert f"({rows} test rows; between" in sentences(result)[1]
+    assert f"({rows} test rows; 95 % interval" in sentences(result)[1]
 
 
 def test_one_row_better_than_the_baseline(trained: Path) -> None:
@@ -52,6 +54,24 @@ def test_one_row_better_than_the_baseline(trained: Path) -> None:
     baseline = {**result.metrics["baseline"], "paired": {"better": 1, "worse": 1_200, "p": 0.0}}
     result = dataclasses.replace(result, metrics={**result.metrics, "baseline": baseline})
     assert "better on 1 row, worse on 1,200, p < 0.001" in sentences(result)[3]
+
+
+def test_a_baseline_that_is_ahead_by_chance(trained: Path) -> None:
+    result = Result.read(trained)
+    ahead = {**result.metrics["baseline"], "accuracy": 1.0, "paired": {"better": 0, "worse": 3, "p": 0.25}}
+    result = dataclasses.replace(result, metrics={**result.metrics, "baseline": ahead})
+    assert sentences(result)[3].startswith("It is not better than a linear model")
+
+
+def test_after_a_whole_model_a_fast_one_does_not_recommend_it(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "whole")
+    run = read_json(shutil.copytree(trained, tmp_path / "fast") / "run.json")
+    run["config"]["training"]["preset"] = "fast"
+    (tmp_path / "fast" / "run.json").write_text(json.dumps(run))
+    (tmp_path / "fast" / "metrics.json").touch()
+    assert not any("whole model" in step.text for step in find_steps(Result.read(tmp_path / "fast")))
+    (tmp_path / "whole").rename(tmp_path / "fast" / "elsewhere")
+    assert any("whole model" in step.text for step in find_steps(Result.read(tmp_path / "fast")))
 
 
 def test_a_mean_that_contradicts_the_sign_test_is_no_gain(trained: Path) -> None:
