@@ -135,12 +135,11 @@ class Task(LabelEncoder):
         """Return the weight of each output's label under --class-weights for these targets; None: all weigh 1."""
         return None
 
-    @property
     @abstractmethod
-    def trained_penalty(self) -> float:
+    def trained_penalty(self, *, is_final: bool) -> float:
         """Return the regularization for features of an encoder that was trained on the same targets.
 
-        Cross-validation on such features would choose too little.
+        `is_final`: no epochs follow. Cross-validation on such features would choose too little.
         """
 
     @abstractmethod

@@ -243,8 +243,7 @@ class MultiLabel(Task):
         counts = targets.sum(axis=0, dtype=np.int64)
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
-    @property
-    def trained_penalty(self) -> float:
+    def trained_penalty(self, *, is_final: bool) -> float:
         return TRAINED_ENCODER_C
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:

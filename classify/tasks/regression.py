@@ -166,8 +166,7 @@ class Regression(Task):
         """Return the squared error of standardized targets."""
         return SquaredError(self.center, self.scale)
 
-    @property
-    def trained_penalty(self) -> float:
+    def trained_penalty(self, *, is_final: bool) -> float:
         return _TRAINED_ENCODER_ALPHA
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:

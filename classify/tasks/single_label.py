@@ -48,8 +48,10 @@ _C_VALUES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _LEAST_PROBABILITY = 1e-9
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCAL_GAMMA = 2.0
-# Classes up to which C after contrastive steps is that of `heads`; it grows in proportion beyond.
-_FEW_CLASSES = 8
+# Classes up to which C after contrastive steps is that of `heads`. Beyond it grows in proportion where epochs follow.
+# Else it grows with the square, up to the largest of the values above: among many classes some are alike, and a strong
+# penalty never predicts the rarer one.
+_FEW_CLASSES, _FEW_FINAL_CLASSES = 8, 3
 # C of a class that a trained head gets in addition.
 GROWN_C = 0.01
 _RATING = re.compile(r"[+-]?[0-9]{1,3}(\.[05])?")
@@ -150,9 +152,10 @@ class SingleLabel(Task):
             return balanced_weights(targets, len(self.labels))
         return self.file_weights(config)
 
-    @property
-    def trained_penalty(self) -> float:
-        return TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
+    def trained_penalty(self, *, is_final: bool) -> float:
+        if not is_final:
+            return TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
+        return min(_C_VALUES[-1], TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
         """Return the C of a logistic regression."""

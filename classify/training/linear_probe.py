@@ -65,7 +65,7 @@ def init_head_from_probe(
             weight, bias = before["weight"].float().numpy().copy(), before["bias"].float().numpy().copy()
             task.grow_head(features, targets, (weight, bias), np.isin(task.labels, new), class_weights)
         else:
-            penalty = task.trained_penalty if encoder_trained else None
+            penalty = task.trained_penalty(is_final=is_final) if encoder_trained else None
             weight, bias = task.fit_head(features, targets, penalty, class_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)

@@ -104,14 +104,31 @@ def test_the_probe_weights_the_rows_of_each_class() -> None:
     features = (draw.normal(size=(200, 6)) + 0.7 * np.eye(6)[labels]).astype(np.float32)
     task, config = single_label.SingleLabel(["a", "b", "c"]), TrainingConfig(class_weights="balanced")
     weights = task.class_weights(config, labels)
-    weight, bias = task.fit_head(features, labels, task.trained_penalty, class_weights=weights)
+    weight, bias = task.fit_head(features, labels, task.trained_penalty(is_final=True), class_weights=weights)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     own = LogisticRegression(C=TRAINED_ENCODER_C, class_weight="balanced", tol=1e-6, max_iter=500)
     own.fit((features - mean) / scale, labels)
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(got, own.predict_proba((features - mean) / scale), atol=2e-3)
-    plain = np.add(features @ (fit := task.fit_head(features, labels, task.trained_penalty))[0].T, fit[1])
+    plain = np.add(
+        features @ (fit := task.fit_head(features, labels, task.trained_penalty(is_final=True)))[0].T, fit[1]
+    )
     assert (plain.argmax(axis=1) == 2).sum() < (got.argmax(axis=1) == 2).sum()
+
+
+def test_the_rarer_of_two_classes_that_are_alike_is_predicted() -> None:
+    """Contrastive steps draw them close; with the penalty of few classes the larger one takes all rows."""
+    draw = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), [42, 25, 40, 38, 45, 40, 35, 34])
+    centers = 3 * np.eye(8, 40)
+    centers[1] = centers[0] + 1.2 * np.eye(8, 40)[1] / 3
+    features = (draw.normal(size=(299, 40)) * 0.25 + centers[labels]).astype(np.float32)
+    task = single_label.SingleLabel([str(number) for number in range(8)])
+    recalls = []
+    for penalty in (TRAINED_ENCODER_C, task.trained_penalty(is_final=True)):
+        weight, bias = task.fit_head(features, labels, penalty)
+        recalls.append(((features @ weight.T + bias).argmax(axis=1) == labels)[labels == 1].mean())
+    assert recalls[0] < 0.1 < 0.4 < recalls[1], recalls
 
 
 @pytest.mark.parametrize("value", [1.0, 20.0])
@@ -122,7 +139,9 @@ def test_the_probe_of_several_labels_weights_the_rows_with_a_label(value: float)
     task = MultiLabel(["a", "b"])
     plain, weighted = (
         np.add(
-            features @ (fit := task.fit_head(features, targets, task.trained_penalty, class_weights=given))[0].T, fit[1]
+            features
+            @ (fit := task.fit_head(features, targets, task.trained_penalty(is_final=True), class_weights=given))[0].T,
+            fit[1],
         )
         for given in (None, np.array([value, 1.0], dtype=np.float32))
     )
