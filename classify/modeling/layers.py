@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 
@@ -18,9 +16,9 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
     return layers
 
 
-def parameter_depths(model: Any) -> dict[str, int]:
+def parameter_depths(model: nn.Module) -> dict[str, int]:
     """Return each parameter's depth: 0 for embeddings, n for layer n, one more for the head."""
-    encoder = model.base_model
+    encoder = getattr(model, "base_model", model)  # a head may have layers, or norms of embeddings, too
     layers = repeated_layers(encoder)
     depth = {id(parameter): 0 for name, parameter in encoder.named_parameters() if "embedding" in name}
     depth |= {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}

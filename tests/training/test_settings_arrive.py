@@ -42,7 +42,7 @@ def test_the_optimizers_settings(model_folder: Path, setting: str, value: float,
 
 def test_loras_rank_and_alpha(model_folder: Path) -> None:
     _, model = data_and_model(model_folder)
-    add_adapters(model, 4, 12)
+    add_adapters(model.model, 4, 12)
     pairs = [module for module in model.model.modules() if hasattr(module, "lora_A")]
     assert {module.scaling["default"] for module in pairs} == {3.0}
     assert {module.lora_A["default"].out_features for module in pairs} == {4}
