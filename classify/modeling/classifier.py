@@ -123,11 +123,8 @@ class Classifier(nn.Module):
     def stock_config(self) -> str | None:
         """Return config.json of the weights as they are; None if they fit no stock model."""
         compacted = self.vocabulary is not None and self.vocabulary.compacted
-        return (
-            None
-            if compacted or self.has_adapters or self.replaced is not None
-            else str(self.model.config.to_json_string())
-        )
+        is_stock = not compacted and not self.has_adapters and self.replaced is None
+        return str(self.model.config.to_json_string()) if is_stock else None
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:
         """Cut the word embeddings to the tokens that occur in `tables`; see `make_vocabulary`."""
