@@ -114,7 +114,7 @@ def _comparison(result: Result) -> str:
     gain = result.scores[name] - baseline[name]
     size = f"{100 * abs(gain):.1f} points" if is_share(name) else f"{abs(gain):.3f}"
     values = f"{display_name(name)} {show(name, result.scores[name])} against {show(name, baseline[name])}"
-    other = f"a linear model on TF-IDF ({values})"
+    other = f"the simple baseline, a linear model on TF-IDF ({values})"
     counted = f"better on {count(paired['better'], 'row')}, worse on {paired['worse']:,}, {show_p(paired['p'])}"
     gains = (gain < 0) == (name in ERRORS)
     if paired["p"] >= SURE:

@@ -60,7 +60,7 @@ def test_a_baseline_that_is_ahead_by_chance(trained: Path) -> None:
     result = Result.read(trained)
     ahead = {**result.metrics["baseline"], "accuracy": 1.0, "paired": {"better": 0, "worse": 3, "p": 0.25}}
     result = dataclasses.replace(result, metrics={**result.metrics, "baseline": ahead})
-    assert sentences(result)[3].startswith("It is not better than a linear model")
+    assert sentences(result)[3].startswith("It is not better than the simple baseline")
 
 
 def test_after_a_whole_model_a_fast_one_does_not_recommend_it(trained: Path, tmp_path: Path) -> None:
