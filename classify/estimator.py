@@ -18,8 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from classify.api import Run, _train, indexes_differ
 from classify.config.fields import describe
+from classify.errors import InputError
 from classify.files import read_json
 from classify.prediction import explanations
+from classify.tasks.registry import trained_task
 
 _SPLIT_COLUMN = "split"
 _VALIDATION = "validation"
@@ -105,6 +107,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             folder = folder / "run"
         values = self.get_params(deep=False)
         more = {name.replace("-", "_"): value for name, value in (values.pop("options") or {}).items()}
+        if twice := sorted(name for name in more.keys() & values.keys() if values[name] is not None):
+            raise ValueError(f"options: {twice[0]} is a parameter, {values[twice[0]]!r}; give it once.")
         values |= {"output_dir": str(folder), "quiet": not values.pop("verbose")}
         fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
         for name, value in {**fixed, **dict.fromkeys(_RENAMING)}.items():
@@ -150,9 +154,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, folder: str | Path) -> Self:
         """Return the fitted estimator that `save` wrote, or of any run's folder, whose classes are texts.
 
-        Raises InputError if the folder is not that of a run.
+        Raises InputError if the folder is not that of a run with one label per row.
         """
         run = Run(folder)
+        if not (task := trained_task(str(run.folder))).has_confidence:
+            raise InputError(f"{folder}: expected one label per row. Got {task.name} instead; use classify.load.")
         try:
             saved = read_json(run.folder / _ESTIMATOR)
         except FileNotFoundError:

@@ -24,7 +24,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import classify
 from classify import TextClassifier
 from classify.errors import InputError
+from classify.training.run import train
 from tests.support import tiny
+from tests.support.runs import make_config
+from tests.support.tasks import CASES
 
 ROWS = tiny.table_rows(60)
 TEXTS = np.array([text for text, _ in ROWS])
@@ -186,6 +189,19 @@ def test_a_run_of_the_command_is_loaded(model_folder: Path, table: Path, tmp_pat
     assert loaded.predict(TEXTS).tolist() == run.predict(TEXTS)
     with pytest.raises(InputError):
         TextClassifier.load(tmp_path)
+
+
+def test_a_run_of_another_task_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    table = CASES["scores"].write(tmp_path / "my.csv")
+    run = train(make_config(model_folder, table, tmp_path / "out", max_steps=1, **CASES["scores"].options))
+    with pytest.raises(InputError, match=r"expected one label per row\. Got regression"):
+        TextClassifier.load(run)
+
+
+def test_what_is_given_twice_is_refused(model_folder: Path) -> None:
+    estimator = TextClassifier(model=str(model_folder), epochs=1, options={"epochs": 3})
+    with pytest.raises(ValueError, match="epochs is a parameter, 1; give it once"):
+        estimator.fit(["a", "b"], [0, 1])
 
 
 def test_a_copy_outlives_the_original(model_folder: Path) -> None:
