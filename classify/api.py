@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from classify.modeling.attributions import WordAttribution
-    from classify.modeling.loading import HeadFactory
+    from classify.modeling.given_head import HeadFactory
     from classify.prediction.predictor import Predictor
     from classify.training.parts import LossFunction, Metric, OptimizerFactory, Parts, TrainerCallback
 

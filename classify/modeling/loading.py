@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,14 @@ import numpy as np
 import safetensors
 import torch
 import transformers
-from safetensors.torch import load_file
 from torch import nn
 
 from classify.data import tokenize
 from classify.data.tokenize import Tokens
-from classify.distributed import batch_norm
 from classify.errors import InputError, list_some
 from classify.findings import note
 from classify.modeling.classifier import Classifier, output_layer
+from classify.modeling.given_head import HeadFactory, load_with_head, replace_output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
 from classify.modeling.layers import parameter_depths
 from classify.modeling.mean_pooling import append_layer
@@ -31,8 +30,6 @@ from classify.modeling.result_folder import OWN_HEAD, read_labels
 
 # Weights of an encoder's repeated layers.
 _LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
-# Makes a head from the width of its input and the number of logits.
-HeadFactory = Callable[[int, int], nn.Module]
 
 
 @contextlib.contextmanager
@@ -133,7 +130,7 @@ def load_pretrained(
     texts = [f"the weights have more layers than config.json; not loaded: {unread[0]}, ..."] if unread else []
     replaced = None
     if head is not None:
-        replaced = _replace_output_layer(model, head)
+        replaced = replace_output_layer(model, head)
         texts.append(f"{OWN_HEAD}; only classify.load(folder, head=...) opens the result")
     return Classifier(model, pad_token_id, list(map(note, texts)), replaced=replaced)
 
@@ -167,7 +164,7 @@ def load_trained(path: Path, *, pad_token_id: int, head: HeadFactory | None = No
     Raises InputError if weights are missing, or do not fit the head.
     """
     if head is not None:
-        return Classifier(_load_with_head(path, head), pad_token_id).eval()
+        return Classifier(load_with_head(path, head), pad_token_id).eval()
     model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )
@@ -181,51 +178,6 @@ def load_trained(path: Path, *, pad_token_id: int, head: HeadFactory | None = No
         parameter.data = parameter.data.clone()
     # Evaluation mode from here on: switching modes per pass would affect other threads.
     return Classifier(model, pad_token_id).eval()
-
-
-def _load_with_head(path: Path, head: HeadFactory) -> Any:
-    """Load a model whose output layer was replaced by what `head` makes."""
-    config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, dtype=torch.float32)
-    model = transformers.AutoModelForSequenceClassification.from_config(config)
-    name = _replace_output_layer(model, head)
-    weights = load_file(path / "model.safetensors")
-    weights.pop(f"{name}.weight", None)  # see `save_model`
-    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    stored = {key: tuple(tensor.shape) for key, tensor in weights.items()}
-    wrong = [f"{key} {stored.get(key)}, here {expected.get(key)}" for key, _ in stored.items() ^ expected.items()]
-    if wrong:
-        raise InputError(f"{path}: its weights do not fit this head ({min(wrong)}); give the one of its training.")
-    model.load_state_dict(weights)
-    return model
-
-
-def _replace_output_layer(model: Any, make_head: HeadFactory) -> str:
-    """Replace the output layer by a caller's module on the same input, and return its name.
-
-    Raises TypeError unless the module ends in a linear layer that computes the logits, which calibration rescales, and
-    for BatchNorm: its statistics would depend on how a step is divided, and some divisions have one row.
-    """
-    stock = output_layer(model)
-    name = next(name for name, module in model.named_modules() if module is stock)
-    if isinstance(make_head, nn.Module) or not callable(make_head):
-        raise TypeError(f"head: expected a function of width and outputs that makes one. Got {make_head!r} instead.")
-    head = make_head(stock.in_features, stock.out_features)
-    last = list(head.modules())[-1] if isinstance(head, nn.Module) else None
-    computed: list[torch.Tensor] = []
-    if isinstance(last, nn.Linear) and last.bias is not None and last.out_features == stock.out_features:
-        with torch.no_grad(), last.register_forward_hook(lambda module, args, output: computed.append(output)):
-            logits = head.eval()(torch.randn(2, stock.in_features))
-        computed = [output for output in computed if torch.allclose(output, logits, atol=1e-5)]
-    if isinstance(head, nn.Module) and batch_norm.layers(head):
-        raise TypeError("head: BatchNorm needs many rows at once; give one with LayerNorm.")
-    if not computed:
-        raise TypeError(
-            f"head: expected a function that makes a torch.nn.Module of which the last layer, torch.nn.Linear(..., "
-            f"{stock.out_features}) with a bias, computes the logits. Got {head!r} instead."
-        )
-    # In a container, so that no weight of the head has the name of a stock one.
-    model.set_submodule(name, nn.Sequential(head))
-    return name
 
 
 def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:

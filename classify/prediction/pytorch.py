@@ -24,7 +24,8 @@ from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_ids
-from classify.modeling.loading import HeadFactory, load_trained, quiet_libraries
+from classify.modeling.given_head import HeadFactory
+from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import OWN_HEAD, fingerprint, read_settings
 from classify.prediction.predictor import Predictor

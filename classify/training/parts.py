@@ -22,7 +22,7 @@ from classify.tasks.base import Loss, Task
 if TYPE_CHECKING:
     import torch
 
-    from classify.modeling.loading import HeadFactory
+    from classify.modeling.given_head import HeadFactory
 
 LossFunction = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Metric = Callable[[npt.NDArray[np.float64], npt.NDArray[Any]], float]
