@@ -248,15 +248,34 @@ def test_all_of_a_head_is_trained(model_folder: Path, table: Path, tmp_path: Pat
     assert not any(seen)
 
 
-def train_with_own_head(model: Path, table: Path, out: Path) -> None:
-    classify.train(make_config(model, table, out, folds=0, dropout=0.0), head=two_layers)
+def confident(probabilities: Any, targets: Any) -> float:
+    return float((probabilities.max(axis=1) > 0.5).mean())
+
+
+class Enough(classify.TrainerCallback):
+    def on_step_end(self, state: classify.StepState) -> bool:
+        return not state.is_main and state.step == 2
+
+
+def train_with_own_parts(model: Path, table: Path, out: Path) -> None:
+    config = make_config(model, table, out, folds=0, dropout=0.0)
+    parts = {"head": two_layers, "metrics": {"confident": confident}, "optimizer": adamw}
+    classify.train(config, callbacks=[classify.TrainerCallback()], **parts)
+
+
+def end_early(model: Path, table: Path, out: Path) -> None:
+    classify.train(make_config(model, table, out, folds=0, num_train_epochs=8.0), callbacks=[Enough()])
 
 
 @pytest.mark.distributed
-def test_a_head_is_the_same_on_two_processes(model_folder: Path, table: Path, tmp_path: Path) -> None:
+def test_parts_do_the_same_on_two_processes(model_folder: Path, table: Path, tmp_path: Path) -> None:
     for processes in (1, 2):
-        run_distributed_test(train_with_own_head, processes, model_folder, table, tmp_path / str(processes))
+        run_distributed_test(train_with_own_parts, processes, model_folder, table, tmp_path / str(processes))
     assert_same(tmp_path / "1", tmp_path / "2")
+    one, two = (read_json(tmp_path / name / "metrics.json")["test"]["confident"] for name in "12")
+    assert one == two
+    run_distributed_test(end_early, 2, model_folder, table, tmp_path / "early")
+    assert read_json(tmp_path / "early" / "metrics.json")["train"]["steps"] <= 13  # of 24
 
 
 def test_pages_and_commands_know_of_a_head(
