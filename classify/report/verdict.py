@@ -61,7 +61,7 @@ def _quality(result: Result) -> str:
     certainty = ", which holds in 85 of 100 cross-validations" if result.scores.get("method") else ""
     between = ""
     if interval:
-        between = f"; 95 % interval {_of_100(interval[0])} to {_of_100(interval[1])}{certainty}"
+        between = f"; between {_of_100(interval[0])} and {_of_100(interval[1])}, the 95 % interval{certainty}"
     return f"It is right in {_of_100(value)} of 100 cases ({result.scored}{between})."
 
 
@@ -154,7 +154,8 @@ def find_steps(result: Result) -> list[Step]:
     )
     if weak:
         named = ", ".join(f"{name} (F1 {percent(f1)})" for f1, name in weak[:_NAMED])
-        steps.append(Step(f"label more rows; the weakest classes are {named}", suggest))
+        kind = "class is" if len(weak) == 1 else "classes are"
+        steps.append(Step(f"label more rows; the weakest {kind} {named}", suggest))
     if curve is not None and (gain := curve.predict()[0] - curve.points[-1][1]) >= _GAIN:
         more = f"{100 * gain:+.1f} points" if is_share(curve.metric) else f"{gain:+.3f}"
         steps.append(Step(f"label as many rows again: {display_name(curve.metric)} {more} is to be expected", suggest))

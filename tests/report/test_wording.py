@@ -46,7 +46,7 @@ def test_a_run_names_its_own_flag(trained: Path) -> None:
     result = Result.read(trained)
     rows = result.scores["rows"]
     assert f"({rows} leave a wide interval; --test-data)" in " ".join(step.text for step in find_steps(result))
-    assert f"({rows} test rows; 95 % interval" in sentences(result)[1]
+    assert f"({rows} test rows; between" in sentences(result)[1]
 
 
 def test_one_row_better_than_the_baseline(trained: Path) -> None:
