@@ -265,13 +265,14 @@ def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) ->
         if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
             options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
         further = {name: options[name] for name in ("eval_data", "test_data") if options.get(name) is not None}
-        tables = {name: _as_path(table, None, Path(temporary)) for name, table in further.items()}
-        tables["data"] = _as_path(data, labels, Path(temporary))
+        tables = {name: _as_path(table, None, Path(temporary, f"{name}.parquet")) for name, table in further.items()}
+        tables["data"] = _as_path(data, labels, Path(temporary, "data.parquet"))
         given = {"data": data, **further}
         if isinstance(options.get("class_weights"), dict):
             given["class_weights"] = options["class_weights"]
-            weights = json.dumps(options["class_weights"]).encode()
-            tables["class_weights"] = _keep(weights, "class_weights.json", Path(temporary))
+            weights = Path(temporary, "class_weights.json")
+            weights.write_text(json.dumps(options["class_weights"]), encoding="utf-8")
+            tables["class_weights"] = str(weights)
         config = parse_training(_words({**options, **tables}), program)
         with _naming(given, tables):
             yield config
@@ -359,44 +360,22 @@ def _is_table(data: Any) -> bool:
 def _paths(**tables: Any) -> Iterator[dict[str, str]]:
     """Yield the paths of tables by name; those in memory are written."""
     with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
-        paths = {name: _as_path(table, None, Path(temporary)) for name, table in tables.items()}
+        paths = {name: _as_path(table, None, Path(temporary, f"{name}.parquet")) for name, table in tables.items()}
         with _naming(tables, paths):
             yield paths
 
 
 def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
-    """Return the path of a table; one that is in memory is written to the cache, so that a run can be resumed."""
+    """Return the path of a table; one that is in memory is written to a temporary file."""
     if isinstance(data, str | os.PathLike):
         if labels is not None:
             raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
         return os.fspath(data)
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = _as_arrow(data, labels)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    return _keep(sink.getvalue().to_pybytes(), "dataframe.parquet", temporary)
-
-
-def _keep(content: bytes, name: str, temporary: Path) -> str:
-    """Write content to a file in the cache, or where that cannot be used to a temporary folder; return its path."""
-    import hashlib
-
-    from classify.tables.cache import load_or_write
-
-    def write(folder: Path) -> None:
-        (folder / name).write_bytes(content)
-
-    def read(folder: Path) -> Path | None:
-        path = folder / name
-        return path if path.is_file() and path.stat().st_size == len(content) else None
-
-    path = load_or_write(hashlib.sha256(content).hexdigest()[:32], write, read)
-    if path is None:  # the cache cannot be used
-        path = temporary / name
-        path.write_bytes(content)
-    return str(path)
+    with temporary.open("wb") as file:
+        pq.write_table(_as_arrow(data, labels), file, compression="zstd")
+    return str(temporary)
 
 
 def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:

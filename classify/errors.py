@@ -7,12 +7,14 @@ traceback (`--debug` shows it).
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import errno
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 # errno values of disk errors that the user can fix: full, over quota, failing, read-only.
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -37,6 +39,10 @@ class ClassifyError(Exception):
 
     exit_code = 1
     everywhere = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without calling the constructor, whose arguments are not `args`: joblib sends errors to its parent."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(ClassifyError):

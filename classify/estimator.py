@@ -78,7 +78,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         import pyarrow as pa
 
         from classify.config.recipe import FEW_ROWS
-        from classify.tables.labels import name_classes
+        from classify.tables.labels import find_missing, name_classes
 
         texts, targets = _check_texts(X), np.asarray(y)
         if indexes_differ(X, y):
@@ -92,6 +92,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             )
         classes, numbers = np.unique(targets, return_inverse=True)
         names = [str(label) for label in classes]
+        # A table's cell "NA" is a missing value; a class that is given as a value is a class.
+        missing_words = set(find_missing(names))
+        names = [f"class {name}" if name in missing_words else name for name in names]
         classes_of = name_classes(dict.fromkeys(names, 1), normalize=False)
         kept = all(name.strip() and classes_of.of(name) == name for name in names)
         if len(set(names)) < len(names) or not kept:

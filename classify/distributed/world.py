@@ -157,7 +157,7 @@ class World:
         """Wait after this block for all ranks; raise InputError if another rank failed in it. A collective."""
         try:
             yield
-        except Exception as error:  # not Ctrl-C, which all ranks receive
+        except BaseException as error:  # also Ctrl-C: the others may not have received it
             self.exchange_fault(str(error) or type(error).__name__)
             raise
         self.receive_faults()

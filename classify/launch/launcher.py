@@ -281,11 +281,11 @@ def expand_tasks(text: str) -> list[int]:
 
 
 def first_host(text: str) -> str:
-    """Return the first name, gpu07, of SLURM's "gpu[07-09,12],login1"."""
-    match = re.match(r"([^\[,]+)(?:\[([^\],\-]+)[^\]]*\])?", text)
+    """Return the first name of a list of SLURM: gpu07 of "gpu[07-09,12],login1", rack1n1 of "rack[1-2]n[1-4]"."""
+    match = re.match(r"(?:[^\[,]|\[[^\]]*\])+", text)
     if match is None:
         raise DeviceError(f"SLURM_STEP_NODELIST={text!r} names no machine; set MASTER_ADDR to the first one.")
-    return match[1] + (match[2] or "")
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0])
 
 
 @functools.cache

@@ -111,15 +111,16 @@ def prepare_threads() -> None:
 def preserve_settings() -> Iterator[None]:
     """Restore after this block what a training sets in its caller's process.
 
-    That are variables, the number of threads, the precision of products, the state of torch's random numbers, and the
-    longest field that `csv` reads. Imports torch.
+    That are variables, the number of threads, the precision of products, the state of torch's random numbers, also of
+    GPUs that the caller has used, and the longest field that `csv` reads. Imports torch.
     """
     import torch
 
     variables = {name: os.environ.get(name) for name in _SET_BY_TRAINING}
-    threads, products, longest = torch.get_num_threads(), torch.get_float32_matmul_precision(), csv.field_size_limit()
+    threads, products, longest = torch.get_num_threads(), get_products(), csv.field_size_limit()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=gpus):
             yield
     finally:
         for name, value in variables.items():
@@ -130,8 +131,24 @@ def preserve_settings() -> Iterator[None]:
         csv.field_size_limit(longest)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        if torch.get_float32_matmul_precision() != products:
-            torch.set_float32_matmul_precision(products)
+        set_products(products)
+
+
+def get_products() -> tuple[str, str]:
+    """Return how products of fp32 numbers are computed on CUDA devices and on CPUs: "ieee", "tf32", "none" by default.
+
+    `torch.get_float32_matmul_precision` raises where a caller has set one of these by itself. Imports torch.
+    """
+    import torch
+
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+
+
+def set_products(products: tuple[str, str]) -> None:
+    """Set what `get_products` returns."""
+    import torch
+
+    torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = products
 
 
 def share_cores(launch: Launch) -> int | None:

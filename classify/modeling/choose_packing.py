@@ -95,7 +95,7 @@ def _packed_differences(
     classifier.eval()
     try:
         classifier.use_packing(False)
-        with fp32_products("highest"):
+        with fp32_products("ieee"):
             exact = _outputs(classifier, tokens, alone, device, training)
         rounded = outputs(alone) if precision.rounds else exact
         classifier.use_packing(True)

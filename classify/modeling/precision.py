@@ -19,12 +19,13 @@ import torch
 from classify.errors import InputError
 from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
+from classify.launch.process_settings import get_products, set_products
 from classify.modeling.kernels.linear import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
 # The setting before `fp32_products`, once for each thread inside it, by the setting inside.
-_inside: dict[str, list[str]] = {"highest": [], "high": []}
+_inside: dict[str, list[tuple[str, str]]] = {"ieee": [], "tf32": []}
 _LOCK = threading.Lock()
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,7 +51,7 @@ class Precision:
         """Return the context of a forward pass with weights in fp32."""
         rounds = self.rounds and (training or self.rounds_scores)
         if self.name == "tf32" and not rounds:
-            return fp32_products("highest")
+            return fp32_products("ieee")
         if self.half_dtype is None or not rounds:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.half_dtype)
@@ -58,7 +59,7 @@ class Precision:
     @property
     def products(self) -> str:
         """Return torch's setting for products of fp32 numbers."""
-        return "high" if self.name == "tf32" else "highest"
+        return "tf32" if self.name == "tf32" else "ieee"
 
     @property
     def rounds(self) -> bool:
@@ -85,20 +86,19 @@ FP32 = Precision("fp32", None, "the default", "cpu")
 
 @contextlib.contextmanager
 def fp32_products(setting: str) -> Iterator[None]:
-    """Compute products of fp32 numbers as `setting` says in this block: "highest" in fp32, "high" in tf32."""
+    """Compute products of fp32 numbers as `setting` says in this block: "ieee" in fp32, or "tf32"."""
     inside = _inside[setting]
     with _LOCK:  # the setting is the process's: the first thread sets it, the last restores it
-        before = inside[0] if inside else torch.get_float32_matmul_precision()
+        before = inside[0] if inside else get_products()
         inside.append(before)
-        if before != setting:  # setting it warns, in builds for CUDA
-            torch.set_float32_matmul_precision(setting)
+        set_products((setting, setting))
     try:
         yield
     finally:
         with _LOCK:
             inside.pop()
-            if not inside and before != setting:
-                torch.set_float32_matmul_precision(before)
+            if not inside:
+                set_products(before)
 
 
 def for_prediction(name: str, device: torch.device) -> Precision:

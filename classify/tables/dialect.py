@@ -135,7 +135,7 @@ def uniformity(sample: str, dialect: Dialect) -> float:
     widths: list[int] = []
     reader = dialect.reader(io.StringIO(sample, newline=""))
     try:
-        widths += [len(row) for row in reader if row]
+        widths.extend(len(row) for row in reader if row)  # keeps the rows before an error, as a list would not
     except csv.Error:
         # An open quote at the sample's end may be the cut; anywhere else it is not of this dialect.
         if reader.line_num < sample.count("\n"):

@@ -23,6 +23,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _MARK = "\ufeff"
+_UTF8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 # Bytes of the fields that encodings are ranked by. Fields are cut where no character of several bytes can be cut.
 _ENOUGH = 8_000
 _FIELD = re.compile(rb'[^\t\r\n",;]+')
@@ -31,6 +32,8 @@ _EXCERPT, _LOOKED = 20, 1 << 16
 # Valid letters for a bad byte in a damaged line of UTF-8, UTF-8 lines for one of another encoding below which a file is
 # not UTF-8, and the fewest lines, and share of lines, of another encoding that make a file one of two.
 _DAMAGED, _OTHER, _SOME, _FEW = 3.0, 0.1, 3, 0.02
+# Bytes beyond ASCII below which a file is English: too few to tell an encoding by, and English is cp1252.
+_ENGLISH = 1 / 500
 _TITLES = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8", "utf-16": "UTF-16", "utf-16-le": "UTF-16", "utf-16-be": "UTF-16"}
 
 
@@ -107,7 +110,20 @@ def detect_encoding(source: Source, requested: str | None = None, usual: str | N
         raise InputError(f"{source.path} line {fault[0]}: expected text. Got binary data; give another file.")
     if usual is not None and find_fault(source.blocks(), usual) is None:
         return _with_sample(source, Encoding(usual))
+    if _is_english(source) and find_fault(source.blocks(), USUAL) is None:
+        return _with_sample(source, Encoding(USUAL))
     return _damaged_utf8(source) or _choose_other(source, fault)
+
+
+def _is_english(source: Source) -> bool:
+    """Return whether hardly any byte is beyond ASCII, and none of them begins a character of UTF-8."""
+    size = beyond = 0
+    for block in source.blocks():
+        size += len(block)
+        beyond += len(block.translate(None, bytes(range(128))))
+        if _UTF8_CHARACTER.search(block):
+            return False
+    return beyond < _ENGLISH * size
 
 
 def _check(source: Source, requested: str) -> Encoding:

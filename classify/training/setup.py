@@ -35,6 +35,7 @@ from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import Array, Scores
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
+from classify.launch.process_settings import set_products
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_coverage, check_ids
@@ -405,8 +406,7 @@ def set_precision_and_packing(
     elif automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
         packed = choose_cpu_precision(classifier.hidden_size)
     classifier.set_precision(packed)
-    if torch.get_float32_matmul_precision() != packed.products:  # setting it warns, in builds for CUDA
-        torch.set_float32_matmul_precision(packed.products)
+    set_products((packed.products, packed.products))
     rows = inputs.splits.train.rows
     packing = choose_packing(classifier, tokens, rows, world, inputs.config.model.packing)
     if not classifier.packed:

@@ -78,7 +78,7 @@ def from_path(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> A
 @pytest.mark.parametrize("name", frames())
 def test_a_table_in_memory_is_that_of_a_file(name: str, tmp_path: Path) -> None:
     data, labels = (*frames()[name], None)[:2]
-    written = read_table(_as_path(data, labels, tmp_path))
+    written = read_table(_as_path(data, labels, tmp_path / "data.parquet"))
     assert (written.columns, written.column("text"), written.column("label")) == (["text", "label"], TEXTS, LABELS)
 
 
@@ -86,7 +86,7 @@ def test_a_column_of_several_types_is_text(tmp_path: Path) -> None:
     """As pandas.read_excel gives it; also where the column is not used."""
     mixed = [1, "two", None, 3.5, True, datetime.date(2024, 1, 2), *range(54)]
     frame = pandas.DataFrame({"text": TEXTS, "label": LABELS, "mixed": pandas.Series(mixed, dtype=object)})
-    written = read_table(_as_path(frame, None, tmp_path))
+    written = read_table(_as_path(frame, None, tmp_path / "data.parquet"))
     assert (written.columns, written.column("text")) == (["text", "label", "mixed"], TEXTS)
     assert written.column("mixed")[:7] == ["1", "two", "", "3.5", "true", "2024-01-02", "0"]
 

@@ -251,6 +251,27 @@ def test_classes_that_a_table_would_merge_stay_apart(model_folder: Path) -> None
     assert set(estimator.predict(TEXTS)) <= set(estimator.classes_) == {"1", "1.0", '["a"]'}
 
 
+@pytest.mark.parametrize("name", ["NA", "n/a", "null", "nan"])
+def test_a_class_with_the_name_of_a_missing_value(model_folder: Path, name: str) -> None:
+    """It was given as a value, so its rows count as those of the others."""
+    labels = np.where(LABELS == "app", name, LABELS)
+    estimator = make(model_folder).fit(TEXTS, labels)
+    assert estimator.predict_proba(TEXTS).shape == (len(TEXTS), 3)
+    assert estimator.run_.metrics["test"]["per_class"][f"class {name}"]["support"] > 0
+    assert name in estimator.classes_
+
+
+def test_texts_in_memory_stay_in_memory(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only their token ids are cached, as those of any table that trains."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    estimator = make(model_folder).fit(TEXTS, LABELS)
+    frame = pandas.DataFrame({"text": TEXTS, "label": LABELS})
+    assert len(estimator.run_.predict(frame)) == len(frame)
+    assert estimator.run_.evaluate(frame)["rows"] == len(frame)
+    names = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert {name for name in names if not name.endswith(".lock")} == {"ids.bin", "offsets.npy"}
+
+
 def test_a_relative_folder_stays_where_it_was(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,15 +33,15 @@ def trained(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFa
 def _unusual_settings() -> Iterator[None]:
     """Settings that somebody chose, each other than the default."""
     longest, threads = csv.field_size_limit(4_000), torch.get_num_threads()
-    products = torch.get_float32_matmul_precision()
+    products = torch.backends.cuda.matmul.fp32_precision
     torch.set_num_threads(threads + 1)
-    torch.set_float32_matmul_precision("medium")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # after which get_float32_matmul_precision raises
     transformers.utils.logging.set_verbosity_info()
     transformers.utils.logging.enable_progress_bar()
     yield
     csv.field_size_limit(longest)
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(products)
+    torch.backends.cuda.matmul.fp32_precision = products
 
 
 def settings() -> dict[str, Any]:
@@ -51,7 +51,7 @@ def settings() -> dict[str, Any]:
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("KMP_")},
         "longest field": csv.field_size_limit(),
         "threads": torch.get_num_threads(),
-        "products": torch.get_float32_matmul_precision(),
+        "products": (torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision),
         "verbosity": logging.get_verbosity(),
         "bars": logging.is_progress_bar_enabled(),
         "random numbers": torch.get_rng_state().tolist(),
@@ -67,6 +67,15 @@ def test_a_training_and_a_prediction_restore_all_settings(model_folder: Path, ta
     with classify.load(folder, use_cpu=True) as run:
         run.predict(TEXTS)
     assert settings() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_training_leaves_the_random_numbers_of_a_gpu(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    torch.cuda.manual_seed(7)
+    before = torch.cuda.get_rng_state()
+    classify.train(make_config(model_folder, table, tmp_path / "out", max_steps=1, use_cpu=False))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 def predict_on_one_rank(folder: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pickle  # noqa: TID251
 import sys
 
 import pytest
 
 from classify import cli
 from classify.commands import failure
+from classify.errors import InputError, Interrupted
 from classify.launch import launcher
+from classify.serving.batching import QueueFullError
+from classify.tables.decide import Doubt, DoubtError
 
 
 @pytest.mark.parametrize(
@@ -75,3 +79,19 @@ def test_a_rank_that_fails_alone_prints(
     assert failure.fail("no such file", code, debug=False) == code
     assert (capsys.readouterr().err == "error: no such file\n") == printed
     assert len(waited) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("one fault", "another"),
+        DoubtError("my.csv", [Doubt("the text", ("'a'", "'b'"), "--text-column a")], "a hint"),
+        Interrupted("interrupted", 15),
+        QueueFullError(),
+    ],
+)
+def test_errors_survive_a_pickle(error: Exception) -> None:
+    """Joblib and multiprocessing send them from their workers."""
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(copy) is type(error)
+    assert (str(copy), copy.__dict__) == (str(error), error.__dict__)

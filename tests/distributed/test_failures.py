@@ -17,7 +17,9 @@ import psutil
 import pytest
 import torch
 
+from classify.config.schema import TrainingConfig
 from classify.distributed.process_group import _exchange
+from classify.errors import InputError
 from classify.launch.launcher import read_launch
 from tests.support.processes import (
     ROOT,
@@ -347,3 +349,24 @@ def test_a_rank_that_never_comes(rank: str, table: Path, model_folder: Path, tmp
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"error: rank {rank} of 2: not all ranks came to 127.0.0.1:")
     assert "--ddp-timeout" in last
+
+
+def interrupt_one_rank() -> None:
+    """Ctrl-C reaches one rank alone where the others were started elsewhere."""
+    world = TrainingConfig(use_cpu=True).start()
+
+    @world.sync_errors()
+    def work() -> None:
+        if world.rank == 1:
+            raise KeyboardInterrupt
+
+    if world.rank == 1:
+        pytest.raises(KeyboardInterrupt, work)
+    else:
+        with pytest.raises(InputError, match="rank 1 on machine 0 stopped: KeyboardInterrupt"):
+            work()
+    world.close()
+
+
+def test_an_interrupt_of_one_rank_ends_the_wait_of_the_others() -> None:
+    run_distributed_test(interrupt_one_rank, 2, timeout=60)

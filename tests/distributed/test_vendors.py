@@ -188,7 +188,7 @@ def test_tf32_on_one_cuda_device(train: Callable[..., Any], on_cpu: Path) -> Non
     assert work["operations"][0] > 1000
     assert len(work["operations"]) == 1, "there is one device"
     # torch's word for TensorFloat32, in training; the report's explanations are in fp32.
-    assert work["products"][0] == "high"
+    assert work["products"][0] == "tf32"
     assert difference(folder, on_cpu) < 1e-5
 
 

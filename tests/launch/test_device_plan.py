@@ -337,7 +337,15 @@ def test_slurms_tasks_per_node(text: str, tasks: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "host"), [("gpu[07-09,12],login1", "gpu07"), ("n1,n2", "n1"), ("solo", "solo"), ("a-[3,5]", "a-3")]
+    ("text", "host"),
+    [
+        ("gpu[07-09,12],login1", "gpu07"),
+        ("n1,n2", "n1"),
+        ("solo", "solo"),
+        ("a-[3,5]", "a-3"),
+        ("rack[1-2]n1", "rack1n1"),
+        ("r[01-02]n[7,9],x", "r01n7"),
+    ],
 )
 def test_slurms_first_host(text: str, host: str) -> None:
     assert first_host(text) == host

@@ -16,6 +16,7 @@ import classify.training.run as run
 from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
+from classify.launch.process_settings import get_products, set_products
 from classify.modeling.precision import FP32, Precision, choose_cpu_precision, choose_precision, for_prediction
 from classify.prediction.predictor import load_classifier
 from classify.training.strategies.half_weights import WithHalfWeights
@@ -326,13 +327,13 @@ def test_a_run_ends_stock_and_resumes_to_the_last_bit(
 
 def test_tf32_is_for_training_alone() -> None:
     """Scores are those of the saved folder, which `classify predict` computes in full precision."""
-    precision, before = Precision("tf32", None, "", "cuda"), torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    precision, before = Precision("tf32", None, "", "cuda"), get_products()
+    set_products(("tf32", "tf32"))
     try:
-        for training, products in ((True, "high"), (False, "highest")):
+        for training, products in ((True, "tf32"), (False, "ieee")):
             with precision.autocast(training):
-                assert torch.get_float32_matmul_precision() == products
+                assert get_products() == (products, products)
         with dataclasses.replace(precision, rounds_scores=True).autocast(training=False):
-            assert torch.get_float32_matmul_precision() == "high"
+            assert get_products() == ("tf32", "tf32")
     finally:
-        torch.set_float32_matmul_precision(before)
+        set_products(before)

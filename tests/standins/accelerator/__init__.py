@@ -51,13 +51,14 @@ def begin(kind: str, backend: str | None) -> None:
 
         collectives.register(native, kind, backend)
     atexit.register(_write_log, native)
-    set_precision = torch.set_float32_matmul_precision
+    set_precision = torch._C._set_fp32_precision_setter
 
-    def note_precision(precision: str) -> None:
-        _products.append(precision)
-        set_precision(precision)
+    def note_precision(device: str, operation: str, precision: str) -> Any:
+        if (device, operation) == ("cuda", "matmul") and precision != torch.backends.cuda.matmul.fp32_precision:
+            _products.append(precision)
+        return set_precision(device, operation, precision)
 
-    torch.set_float32_matmul_precision = note_precision
+    torch._C._set_fp32_precision_setter = note_precision
 
 
 def _fill_device_module(kind: str, native: Any) -> None:
