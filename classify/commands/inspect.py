@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from classify.config.parser import parse_training, training_parser
 from classify.errors import InputError, escape_controls
@@ -17,11 +16,10 @@ make_parser = functools.partial(training_parser, description=_DESCRIPTION)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Inspect a table; the flags are those of training. With --json one JSON object is printed, and no file written."""
+    """Inspect a table; the flags are those of training. With --json one JSON object is printed."""
     config = parse_training(arguments, program, _DESCRIPTION)
     if config.training.nproc is not None or launcher.here().is_launched:
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
-    from classify.files import write_json
     from classify.training.inputs import check
 
     inputs = check(config)
@@ -33,8 +31,4 @@ def run(arguments: Sequence[str], program: str) -> int:
         return 0
     for line in report.lines():
         print(escape_controls(line))
-    file = Path("inspect.json")
-    replaced = " (overwritten)" if file.exists() else ""
-    write_json(file, asdict(report))
-    print(f"full report: {file}{replaced}")
     return 0

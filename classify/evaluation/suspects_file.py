@@ -17,7 +17,7 @@ import numpy.typing as npt
 from classify.errors import EXCERPT, InputError, list_some
 from classify.evaluation.label_noise import Suspects
 from classify.files import atomic_path
-from classify.tables.formats.delimited import read_written
+from classify.tables.formats.base import ReadOptions
 from classify.tables.formats.registry import read_table
 from classify.tables.roles import find_id_column
 from classify.tables.table import Table
@@ -136,7 +136,12 @@ def read_suspects(folder: Path, most: int) -> tuple[Sequence[dict[str, str]], in
     """
     if not (folder / FILE).exists():
         return [], 0
-    table = read_written(str(folder / FILE))
+    if _is_header_alone(folder / FILE):
+        return [], 0
+    # Not as `CSVWriter` wrote it: people review the file in a spreadsheet, which may save it with semicolons.
+    table = read_table(str(folder / FILE), options=ReadOptions(header=True))
+    if not set(_COLUMNS) <= set(table.columns):
+        return [], 0
     first = np.arange(min(most, len(table)))
     columns = {name: table.take(name, first) for name in _COLUMNS}
     ids = [name for name in table.columns if name not in _COLUMNS]

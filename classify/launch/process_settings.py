@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from classify.launch.launcher import Launch, available_cores
 
@@ -141,14 +142,16 @@ def get_products() -> tuple[str, str]:
     """
     import torch
 
-    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    mkldnn: Any = torch.backends.mkldnn  # mypy does not see its attributes
+    return torch.backends.cuda.matmul.fp32_precision, mkldnn.matmul.fp32_precision
 
 
 def set_products(products: tuple[str, str]) -> None:
     """Set what `get_products` returns."""
     import torch
 
-    torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = products
+    mkldnn: Any = torch.backends.mkldnn
+    torch.backends.cuda.matmul.fp32_precision, mkldnn.matmul.fp32_precision = products
 
 
 def share_cores(launch: Launch) -> int | None:

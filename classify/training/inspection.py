@@ -13,7 +13,7 @@ from classify.training.estimate import estimate
 from classify.training.inputs import RunInputs
 from classify.training.table_report import Report
 
-# Texts with several labels that inspect.json lists.
+# Texts with several labels that --json lists.
 _LISTED = 1000
 
 

@@ -1,14 +1,14 @@
-"""`classify inspect`: what a table holds, as text and in inspect.json."""
+"""`classify inspect`: what a table holds, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from classify.cli import main
-from tests.support.runs import read_json
 
 ROWS = [
     *((f"message number {number}", "xy"[number % 2]) for number in range(40)),
@@ -17,6 +17,12 @@ ROWS = [
     ("message number 1", "y"),
     ("", "x"),
 ]
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """Run `classify inspect --json` and return its object."""
+    assert main(["inspect", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -29,9 +35,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--data", "my.csv", "--test-data", "test.csv", "--model", str(model_folder)]) == 0
+    words = ["--data", "my.csv", "--test-data", "test.csv", "--model", str(model_folder)]
+    assert main(["inspect", *words]) == 0
     printed = capsys.readouterr().out
-    result = read_json(folder / "inspect.json")
+    result = as_json(capsys, *words)
     assert result["rows"] == len(ROWS)
     assert result["columns"] == {
         "id": "neither text nor label",
@@ -54,23 +61,23 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert "time: about " in printed
     assert "contrastive steps " in printed
     assert "(in place of" not in printed
-    assert not (folder / "runs").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["my.csv", "test.csv"], "it writes nothing"
 
 
 def test_what_a_length_cuts(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--data", "my.csv", "--model", str(model_folder), "--max-length", "4"]) == 0
-    result = read_json(folder / "inspect.json")["tokens"]
+    words = ["--data", "my.csv", "--model", str(model_folder), "--max-length", "4"]
+    result = as_json(capsys, *words)["tokens"]
     assert result["max_length"] == 4.0
     assert 0.5 < result["rows_cut"] <= 1.0
     assert result["recommended_max_length"] == 64.0
     assert 0.0 < result["tokens_per_character"] < 1.0
-    assert "--max-length 64 is recommended" in capsys.readouterr().out
     assert 0.0 < result["tokens_cut"] < 1.0
+    assert main(["inspect", *words]) == 0
+    assert "--max-length 64 is recommended" in capsys.readouterr().out
 
 
 def test_one_object_of_json(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--data", "my.csv", "--model", str(model_folder), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = as_json(capsys, "--data", "my.csv", "--model", str(model_folder))
     assert result["task"] == "single_label"
     assert result["splits"] == {"train": 44, "validation": 44, "test": 0}, "few rows are cross-validated"
     assert result["reading"]["delimiter"] == ","
@@ -78,13 +85,11 @@ def test_one_object_of_json(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert findings["decision", "task"]["text"] == "one of 2 classes"
     assert findings["note", "my.csv line 45"]["text"] == "the text is empty"
     assert all({"level", "where", "text", "flag"} <= found.keys() for found in result["findings"])
-    assert not (folder / "inspect.json").exists()
 
 
 def test_faults_are_those_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--data", "nothing.csv"]) == 2
     assert "nothing.csv: no such file" in capsys.readouterr().err
-    assert not (folder / "inspect.json").exists()
 
 
 def test_it_looks_in_one_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,9 +102,9 @@ def test_languages(folder: Path, model_folder: Path, capsys: pytest.CaptureFixtu
     english = "Yesterday I received my new card in the mail and now I cannot log in at all, case {}"
     rows = [f'"{(german if i % 2 else english).format(i)}",{"xy"[i % 2]}' for i in range(40)]
     (folder / "two.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    assert main(["inspect", "--data", "two.csv", "--model", str(model_folder)]) == 0
-    result = read_json(folder / "inspect.json")
-    assert result["languages"] == {"en": 0.5, "de": 0.5} or result["languages"] == {"de": 0.5, "en": 0.5}
+    words = ["--data", "two.csv", "--model", str(model_folder)]
+    assert as_json(capsys, *words)["languages"] == {"en": 0.5, "de": 0.5}
+    assert main(["inspect", *words]) == 0
     assert "languages: " in capsys.readouterr().out
 
 
@@ -113,7 +118,7 @@ def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "are unknown to" in line and "note" in line]
     assert "most letters are Chinese" in note
     assert "Give another --model" in note
-    result = read_json(folder / "inspect.json")
+    result = as_json(capsys, "--data", "chinese.csv", "--language", "en")
     assert result["languages"] == {"zh": 1.0}
     assert result["speed"] == {}
 
@@ -135,15 +140,7 @@ def test_a_terminal_obeys_no_text_of_the_table(
     assert "\\x1b[31mred" in captured.out
     assert "\\x1b[31mred" in captured.err
     assert not set(printed) & set("\x1b\x9b\u202e")
-    assert read_json(folder / "inspect.json")["classes"] == {red: 21, turned: 21}
-
-
-def test_a_report_that_is_replaced_is_named(
-    folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(2):
-        assert main(["inspect", "--data", "my.csv", "--model", str(model_folder)]) == 0
-    assert capsys.readouterr().out.count("inspect.json (overwritten)") == 1
+    assert as_json(capsys, *words)["classes"] == {red: 21, turned: 21}
 
 
 def test_a_model_whose_layers_are_spread(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

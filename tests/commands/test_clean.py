@@ -13,7 +13,7 @@ import pytest
 
 from classify.cli import main
 from classify.evaluation.label_noise import Suspects, find_suspects
-from classify.evaluation.suspects_file import apply_suspects, write_suspects
+from classify.evaluation.suspects_file import apply_suspects, read_suspects, write_suspects
 from classify.tables.formats.base import ReadOptions
 from classify.tables.formats.registry import read_table
 from classify.training.run import train
@@ -43,6 +43,20 @@ def test_most_of_the_first_suspects_are_wrong(noisy: tuple[Path, Path, list[int]
     rows = read_table(str(table))
     assert suspects.column("label") == [rows.column("label")[int(row) - 2] for row in suspects.column("row")]
     assert suspects.column("text") == [rows.column("text")[int(row) - 2] for row in suspects.column("row")]
+
+
+def test_a_file_that_a_spreadsheet_saved_with_semicolons_is_in_the_report(
+    noisy: tuple[Path, Path, list[int]], tmp_path: Path
+) -> None:
+    _, out, _ = noisy
+    (before, count) = read_suspects(out, 5)
+    with (out / "suspects.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    with (tmp_path / "suspects.csv").open("w", newline="", encoding="cp1252") as file:
+        csv.writer(file, delimiter=";").writerows(rows)
+    assert read_suspects(tmp_path, 5) == (before, count)
+    (tmp_path / "suspects.csv").write_text(";".join(rows[0]) + "\n;;;;;\n")
+    assert read_suspects(tmp_path, 5) == ([], 0)
 
 
 def test_a_reviewed_file_is_applied_to_a_copy(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -102,7 +101,9 @@ def test_a_million_rows_take_little_memory(model_folder: Path, tmp_path: Path, m
     path = write(tmp_path / "a.csv", ROWS)
     assert path.stat().st_size > cache.LARGE
     words = [sys.executable, "-m", "classify", "inspect", "--data", str(path), "--model", str(model_folder), "--cpu"]
-    process = psutil.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    report = tmp_path / "report.json"
+    with report.open("w") as file:
+        process = psutil.Popen([*words, "--json"], cwd=tmp_path, stdout=file)
     peak = 0
     while process.poll() is None:
         try:
@@ -112,5 +113,5 @@ def test_a_million_rows_take_little_memory(model_folder: Path, tmp_path: Path, m
             break
         time.sleep(0.02)
     assert process.wait() == 0
-    assert read_json(tmp_path / "inspect.json")["rows"] == ROWS
+    assert read_json(report)["rows"] == ROWS
     assert peak < LIBRARIES + (MOST - LIBRARIES) / 10, f"{peak >> 20} MiB"

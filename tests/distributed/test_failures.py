@@ -361,7 +361,8 @@ def interrupt_one_rank() -> None:
             raise KeyboardInterrupt
 
     if world.rank == 1:
-        pytest.raises(KeyboardInterrupt, work)
+        with pytest.raises(KeyboardInterrupt):
+            work()
     else:
         with pytest.raises(InputError, match="rank 1 on machine 0 stopped: KeyboardInterrupt"):
             work()

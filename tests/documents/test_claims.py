@@ -115,13 +115,12 @@ def test_what_the_report_says(place: Path) -> None:
 def test_what_inspect_prints(model_folder: Path, place: Path, tmp_path: Path) -> None:
     words = ["--data", str(place / "my.csv"), "--model", str(model_folder), "--language", "en"]
     printed = run(tmp_path, "classify", "inspect", *words)
-    for part in ("classes: 5", "time: about ", "memory: about ", "has the labels", "repeat the text", "full report: "):
+    for part in ("classes: 5", "time: about ", "memory: about ", "has the labels", "repeat the text"):
         assert part in printed.stdout, part
     as_json = json.loads(run(tmp_path, "classify", "inspect", *words, "--json").stdout)
-    written = read_json(tmp_path / "inspect.json")
-    for report in (as_json, written):
-        report["speed"] = sorted(report["speed"])  # measured anew
-    assert as_json == written
+    assert as_json["reading"]["delimiter"] == ","
+    assert len(as_json["classes"]) == 5
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_settings_file_holds_any_setting() -> None:
