@@ -113,10 +113,12 @@ class Run:
     def evaluate(self, table: Any, *, output_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Score the model on a table with labels, a path or a DataFrame, and return the scores as in metrics.json.
 
+        Where the model was trained on some of the texts, `unseen` has the scores of the others.
+
         With `output_dir` the folder of `classify evaluate` is written there, with its report. Raises InputError for a
         table without the columns of training, or a folder that is not empty. Metrics of your own are not among them.
         """
-        from classify.data.split_record import count_trained
+        from classify.data.split_record import find_trained
         from classify.prediction.evaluate import evaluate
         from classify.prediction.labelled import read_labelled
 
@@ -126,13 +128,13 @@ class Run:
             labelled = read_labelled(str(self.folder), paths["table"])
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
             hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
-            trained, _ = count_trained(str(self.folder), hashes)
-            scores = evaluate(self._predictor, labelled, folder, trained).as_json()
+            trained, _ = find_trained(str(self.folder), hashes)
+            scores, unseen = evaluate(self._predictor, labelled, folder, trained)
             if output_dir is not None:
                 from classify.report.after_run import write_pages
 
                 write_pages(folder)
-        return scores
+        return {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})}
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
         """Return by how much each word raises the logit of a label, the predicted one by default.

@@ -38,7 +38,7 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model", "data"])
-    from classify.data.split_record import count_trained
+    from classify.data.split_record import find_trained
     from classify.prediction.labelled import read_labelled
     from classify.tables.source import Source
 
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             folder = _free_folder(name)
         if launcher.here().checks_output_dir:
             _check_folder(folder, overwrite=options.overwrite_output_dir)
-        trained, _ = count_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
+        trained, _ = find_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics
     from classify.evaluation.scope import COLUMN, summarize
     from classify.prediction.evaluate import evaluate
@@ -69,14 +69,19 @@ def run(arguments: Sequence[str], program: str) -> int:
     with load_classifier(
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
     ) as predictor:
-        scores = evaluate(predictor, labelled, folder, trained)
+        scores, unseen = evaluate(predictor, labelled, folder, trained)
     if predictor.world.is_main:
         print(escape_controls(describe_table(labelled.table, labelled.texts)))
-        print(escape_controls(metrics.table(scores)))
-        print(f"evaluation: {metrics.format_metrics(scores.metrics)}")
+        shown, what = scores, "evaluation"
+        if unseen is not None:
+            shown, what = unseen, f"evaluation ({unseen.rows} of {scores.rows} rows, whose text was not trained on)"
+        print(escape_controls(metrics.table(shown)))
+        print(f"{what}: {metrics.format_metrics(shown.metrics)}")
+        if unseen is not None:
+            print(f"on all rows: {metrics.format_metrics(scores.metrics)}")
         if (entry := read_json(folder / "metrics.json").get(COLUMN)) is not None:
             print(escape_controls(summarize(entry)))
-        for note in _notes(labelled, trained):
+        for note in _notes(labelled, int(trained.all()) * len(trained)):
             print(escape_controls(f"note: {note}"))
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
@@ -86,7 +91,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     """Return notes on what may be wrong with the table or make the scores misleading, and on renamed columns.
 
-    `trained` is the number of texts that the model was trained on.
+    `trained` is the number of texts, if the model was trained on all of them, else 0.
     """
     from classify.evaluation.predictions_file import note_renamed
     from classify.tables.roles import note_empty_texts
@@ -100,7 +105,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     notes = (
         note_renamed(table, task.prediction_columns()),
         f"no row has the label {list_some(missing)}" if missing else None,
-        f"the model was trained on {trained} of these texts, so the scores may be too high" if trained else None,
+        f"the model was trained on all {trained} of these texts, so the scores are too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
         f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,
     )

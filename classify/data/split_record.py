@@ -60,17 +60,16 @@ def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:
     return _read_parts(hashes, folder)[0] >= 0
 
 
-def count_trained(folder: str, hashes: TextHashes) -> tuple[int, int]:
-    """Return how many of these texts the run in a folder was trained on, and its number of folds.
+def find_trained(folder: str, hashes: TextHashes) -> tuple[npt.NDArray[np.bool_], int]:
+    """Return (rows,) whether the run in a folder was trained on each of these texts, and its number of folds.
 
-    Returns 0 for any other folder, and for a run whose splits are separate tables, which has no record.
+    Of none in any other folder, and for a run whose splits are separate tables, which has no record.
     """
     if not (Path(folder) / FILE).is_file():
-        return 0, 0
+        return np.zeros(len(hashes), dtype=bool), 0
     parts, num_folds = _read_parts(hashes, folder)
     # With folds the final model was trained on all rows.
-    trained = parts >= 0 if num_folds else parts == _TRAIN
-    return int(trained.sum()), num_folds
+    return parts >= 0 if num_folds else parts == _TRAIN, num_folds
 
 
 def read_num_folds(folder: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,33 @@ class Scores:
         return {**self.values, "rows": self.rows, **intervals, "per_class": self.per_class}
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How scored rows depend on each other, which intervals and tests have to know.
+
+    `texts` (rows,) are equal for copies of a text: these are right or wrong together, so a text is one draw, not a row.
+    The models of `folds` share most of their training rows, so their errors vary together.
+    """
+
+    texts: Array | None = None
+    folds: int = 0
+
+    @property
+    def variance(self) -> float:
+        """Return how much larger the variance of a score over folds is than that over as many independent rows.
+
+        1 + k / (k - 1) for k folds (Nadeau and Bengio, 2003, "Inference for the Generalization Error", section 3).
+        """
+        return 1.0 if self.folds < 2 else 1.0 + self.folds / (self.folds - 1)
+
+    def group(self, rows: int) -> Array:
+        """Return (rows,) the number of each row's text, from 0."""
+        return np.arange(rows) if self.texts is None else np.unique(self.texts, return_inverse=True)[1]
+
+
+INDEPENDENT = Sampling()
+
+
 def display_name(name: str) -> str:
     """Return a metric's name for display."""
     return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC").replace("roc auc", "ROC AUC")
@@ -125,8 +153,9 @@ def _correlation(first: Array, second: Array) -> float:
     return float((first * second).sum()) / norm if norm > 0 else 0.0
 
 
-def correlation_interval(correlation: float, rows: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 rows."""
+def correlation_interval(correlation: float, rows: int, sampling: Sampling = INDEPENDENT) -> tuple[float, float] | None:
+    """Return the 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 texts."""
+    rows = int((sampling.group(rows).max(initial=-1) + 1) / sampling.variance)
     if rows < 4 or abs(correlation) >= 1:
         return None
     middle, half = np.arctanh(correlation), _NORMAL_QUANTILE / np.sqrt(rows - 3)
@@ -143,7 +172,12 @@ def cross_entropy(logits: Array, targets: Array) -> float:
 
 
 def score_classes(
-    logits: Array, targets: Array, labels: Sequence[str], seed: int, ratings: Array | None = None
+    logits: Array,
+    targets: Array,
+    labels: Sequence[str],
+    seed: int,
+    ratings: Array | None = None,
+    sampling: Sampling = INDEPENDENT,
 ) -> Scores:
     """Score logits (rows, classes) against class indices (rows,); `seed` is for the interval of macro F1.
 
@@ -179,8 +213,8 @@ def score_classes(
         len(targets),
         details,
         {
-            "accuracy": accuracy_interval(int((predicted == targets).sum()), len(targets)),
-            "macro_f1": macro_f1_interval(targets, predicted, seed),
+            "accuracy": share_interval(predicted == targets, sampling),
+            "macro_f1": macro_f1_interval(targets, predicted, seed, sampling),
         },
         per_class,
         dict(zip(labels, np.bincount(predicted, minlength=len(labels)).tolist(), strict=True)),
@@ -216,66 +250,108 @@ def holm(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return corrected
 
 
-def wilson_interval(right: Any, rows: Any) -> tuple[Array, Array]:
+def wilson_interval(right: Any, rows: Any, z: float = _NORMAL_QUANTILE) -> tuple[Array, Array]:
     """Return Wilson's 95 % score intervals (1927) of `right` correct rows out of `rows`, at least one, elementwise.
 
-    They have a width even if all rows are correct, or none: 20 of 20 give 0.839 to 1.
+    They have a width even if all rows are correct, or none: 20 of 20 give 0.839 to 1. `z` is the quantile of the normal
+    distribution of another level.
     """
-    share, z = np.asarray(right) / rows, _NORMAL_QUANTILE
+    share = np.asarray(right) / rows
     middle = share + z**2 / (2 * rows)
     half = z * np.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
     return np.maximum(0, (middle - half) / (1 + z**2 / rows)), np.minimum(1, (middle + half) / (1 + z**2 / rows))
 
 
-def accuracy_interval(right: int, rows: int) -> tuple[float, float]:
-    """Return the 95 % interval of an accuracy, see `wilson_interval`."""
-    low, high = wilson_interval(right, rows)
+def share_interval(right: Array, sampling: Sampling = INDEPENDENT) -> tuple[float, float]:
+    """Return the 95 % interval of a share of `right` rows (rows,), see `wilson_interval`.
+
+    Copies of a text, and folds, count as the fewer independent rows that would vary as much (Kish, 1965, "Survey
+    Sampling", section 8.2: the design effect).
+    """
+    share, rows, group = float(right.mean()), len(right), sampling.group(len(right))
+    texts = int(group.max()) + 1
+    independent = float(texts)
+    if 0 < share < 1 and 1 < texts < rows:
+        errors = np.bincount(group, right - share)
+        independent = min(rows, share * (1 - share) * rows**2 / float((errors**2).sum()) * (texts - 1) / texts)
+    independent /= sampling.variance
+    low, high = wilson_interval(share * independent, independent)
     return float(low), float(high)
 
 
-def macro_f1_interval(targets: Array, predicted: Array, seed: int) -> tuple[float, float] | None:
+def macro_f1_interval(
+    targets: Array, predicted: Array, seed: int, sampling: Sampling = INDEPENDENT
+) -> tuple[float, float] | None:
     """Return the 95 % bootstrap interval of macro F1 (Efron, 1979); None if all resamples score the same.
 
     That happens if all rows are right, or all wrong: at the edge of its range a bootstrapped quantity has no valid
     interval (Andrews, 2000, Econometrica 68(2)).
 
-    Resampling n rows with replacement is one multinomial draw over the (target, predicted) pairs that occur, so the
-    cost does not depend on n.
+    Texts are resampled with all their copies. Those with the same (target, predicted) pairs are exchangeable, so a
+    resample is one multinomial draw over the kinds of texts that occur, and the cost hardly depends on the rows.
     """
     from scipy.sparse import csr_array
 
-    cells, counts = np.unique(np.stack([targets, predicted]), axis=1, return_counts=True)
-    n, pairs = len(targets), len(counts)
-    classes = np.unique(cells)
+    cells, cell_of = np.unique(np.stack([targets, predicted]), axis=1, return_inverse=True)
+    pairs, classes = cells.shape[1], np.unique(cells)
+    kinds, counts = _kinds_of_texts(cell_of.reshape(-1), sampling.group(len(targets)), pairs)
+    texts = int(counts.sum())
     # 1 where the target, or the prediction, of a pair is a class.
     of_target, of_predicted = (
         csr_array((np.ones(pairs), (np.arange(pairs), np.searchsorted(classes, row))), shape=(pairs, len(classes)))
         for row in cells
     )
     hit = (cells[0] == cells[1]).astype(np.float64)
-    generator, block, scores = np.random.default_rng(seed), max(1, _CELLS // pairs), []
-    for start in range(0, _RESAMPLES, block):
-        draws = generator.multinomial(n, counts / n, size=min(block, _RESAMPLES - start))
-        total = draws @ (of_target + of_predicted)
-        both = (draws * hit) @ of_target
+
+    def mean_f1(rows: Array) -> Array:
+        """Return macro F1 of how many rows have each pair (n, pairs)."""
+        total, both = rows @ (of_target + of_predicted), (rows * hit) @ of_target
         f1 = np.divide(2.0 * both, total, out=np.zeros(total.shape), where=total > 0)
-        scores.append(f1.sum(axis=1) / (total > 0).sum(axis=1))
-    observed = np.divide(2.0 * hit * counts @ of_target, counts @ (of_target + of_predicted)).mean()
-    return bootstrap_interval(np.concatenate(scores), float(observed), len(classes))
+        return np.asarray(f1.sum(axis=1) / (total > 0).sum(axis=1))
+
+    generator, block, scores = np.random.default_rng(seed), max(1, _CELLS // max(pairs, len(counts))), []
+    for start in range(0, _RESAMPLES, block):
+        draws = generator.multinomial(texts, counts / texts, size=min(block, _RESAMPLES - start))
+        scores.append(mean_f1(draws @ kinds))
+    observed = float(mean_f1((counts @ kinds)[None])[0])
+    return bootstrap_interval(np.concatenate(scores), observed, len(classes), sampling)
 
 
-def bootstrap_interval(scores: Array, observed: float, classes: int) -> tuple[float, float] | None:
+def _kinds_of_texts(cells: Array, texts: Array, count: int) -> tuple[Any, Array]:
+    """Return how often each of `count` cells is in each kind of text (kinds, count), and the texts of each kind.
+
+    `cells` (rows,) and `texts` (rows,) are numbers.
+    """
+    from scipy.sparse import csr_array, eye_array
+
+    if len(texts) == texts.max() + 1:
+        return eye_array(count, format="csr"), np.bincount(cells, minlength=count)
+    order = np.lexsort((cells, texts))
+    parts = np.split(cells[order], np.flatnonzero(np.diff(texts[order])) + 1)
+    kinds = Counter(tuple(part.tolist()) for part in parts)
+    sizes = np.array([len(kind) for kind in kinds])
+    columns = np.concatenate([np.array(kind) for kind in kinds])
+    rows = np.repeat(np.arange(len(kinds)), sizes)
+    matrix = csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(kinds), count))
+    return matrix, np.array(list(kinds.values()))
+
+
+def bootstrap_interval(
+    scores: Array, observed: float, classes: int, sampling: Sampling = INDEPENDENT
+) -> tuple[float, float] | None:
     """Return the 95 % interval from resampled scores; None if all are the same.
 
     It is that of percentiles, of many classes the basic one (Davison and Hinkley, 1997, section 5.2): macro F1 of few
-    rows a class is too low, and that of resamples once more.
+    rows a class is too low, and that of resamples once more. That of folds is wider, see `Sampling.variance`.
     """
     low, high = np.percentile(scores, [2.5, 97.5])
     if low == high:
         return None
     if classes > _MANY_CLASSES:
-        low, high = max(0.0, 2 * observed - high), min(1.0, 2 * observed - low)
-    return float(low), float(high)
+        low, high = 2 * observed - high, 2 * observed - low
+    wider = sampling.variance**0.5
+    low, high = (observed + wider * (end - observed) if wider > 1 else end for end in (low, high))
+    return max(0.0, float(low)), min(1.0, float(high))
 
 
 def table(scores: Scores, width: int = 28) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from classify.evaluation.metrics import Array, Scores, bootstrap_interval
+from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, bootstrap_interval
 
 _RESAMPLES = 1000
 _BLOCK = 1 << 22
@@ -43,12 +43,19 @@ def jaccard(predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
 
 
 def score(
-    predicted: Array, probabilities: Array, targets: Array, labels: Sequence[str], *, loss: float, seed: int
+    predicted: Array,
+    probabilities: Array,
+    targets: Array,
+    labels: Sequence[str],
+    *,
+    loss: float,
+    seed: int,
+    sampling: Sampling = INDEPENDENT,
 ) -> Scores:
     """Score predictions (rows, labels).
 
     Average precision is the mean over labels with a row, the area under the ROC curve over those that also have a row
-    without them. `seed` is that of the bootstrap intervals over rows.
+    without them. `seed` is that of the bootstrap intervals over texts.
     """
     from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
@@ -76,7 +83,7 @@ def score(
         "loss": loss,
     }
     metrics = {**decision_metrics(predicted, targets), "average_precision": average}
-    return Scores(metrics, len(targets), details, _intervals(predicted, targets, seed), per_class)
+    return Scores(metrics, len(targets), details, _intervals(predicted, targets, seed, sampling), per_class)
 
 
 def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
@@ -138,16 +145,20 @@ def _f1_scores(both: Array, predicted: Array, targets: Array) -> tuple[Array, Ar
     return micro, f1.sum(axis=1) / np.maximum((total > 0).sum(axis=1), 1)
 
 
-def _intervals(predicted: Array, targets: Array, seed: int) -> dict[str, tuple[float, float] | None]:
-    """Return 95 % intervals of micro and macro F1 over resampled rows."""
-    generator, rows = np.random.default_rng(seed), len(targets)
-    counted = np.concatenate([predicted & targets, predicted, targets], axis=1).astype(np.float32)
-    scores = []
-    for start in range(0, _RESAMPLES, block := max(1, _BLOCK // rows)):
-        draws = generator.multinomial(rows, np.full(rows, 1 / rows), size=min(block, _RESAMPLES - start))
+def _intervals(
+    predicted: Array, targets: Array, seed: int, sampling: Sampling
+) -> dict[str, tuple[float, float] | None]:
+    """Return 95 % intervals of micro and macro F1 over resampled texts, each with all its copies."""
+    group = sampling.group(len(targets))
+    texts = int(group.max()) + 1
+    counted = np.zeros((texts, 3 * targets.shape[1]), dtype=np.float32)
+    np.add.at(counted, group, np.concatenate([predicted & targets, predicted, targets], axis=1))
+    generator, scores = np.random.default_rng(seed), []
+    for start in range(0, _RESAMPLES, block := max(1, _BLOCK // texts)):
+        draws = generator.multinomial(texts, np.full(texts, 1 / texts), size=min(block, _RESAMPLES - start))
         counts = np.split(draws.astype(np.float32) @ counted, 3, axis=1)
         scores.append(np.stack(_f1_scores(*counts)))
     observed = _f1_scores(*(part[None] for part in np.split(counted.sum(axis=0), 3)))
     classes = {"micro_f1": 1, "macro_f1": targets.shape[1]}
     drawn = zip(classes.items(), np.concatenate(scores, axis=1), observed, strict=True)
-    return {name: bootstrap_interval(part, float(whole[0]), count) for (name, count), part, whole in drawn}
+    return {name: bootstrap_interval(part, float(whole[0]), count, sampling) for (name, count), part, whole in drawn}

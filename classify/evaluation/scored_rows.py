@@ -5,7 +5,7 @@ Labels are as the model was trained on them: merged, renamed and encoded, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class ScoredRows:
     """Hashes (rows,) of the texts, targets (rows, ...), calibrated logits (rows, outputs) and predictions.
 
     `predicted` are the model's predictions (None in files of earlier versions), `baseline` those of the baseline, if
-    any; both have the form of the targets.
+    any; both have the form of the targets. `trained` (rows,): whether the model has trained on the text.
     """
 
     hashes: npt.NDArray[np.uint64]
@@ -30,6 +30,22 @@ class ScoredRows:
     logits: npt.NDArray[np.float32]
     predicted: npt.NDArray[Any] | None
     baseline: npt.NDArray[Any] | None
+    trained: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def independent(self) -> npt.NDArray[np.int64]:
+        """Return the first row of each text that the model has not trained on, in order.
+
+        Thresholds, sets and tests go by these rows: copies of a text are right or wrong together, and texts of the
+        training are right more often than new ones.
+        """
+        first = np.sort(np.unique(self.hashes, return_index=True)[1])
+        return first if self.trained is None else first[~self.trained[first]]
+
+    def take(self, places: npt.NDArray[Any]) -> ScoredRows:
+        """Return some of the rows."""
+        taken: dict[str, Any] = {name: None if rows is None else rows[places] for name, rows in vars(self).items()}
+        return ScoredRows(**taken)
 
     def write(self, folder: Path) -> None:
         """Write the file into a result folder."""
@@ -40,6 +56,8 @@ class ScoredRows:
         for name, values in {"predicted": self.predicted, "baseline": self.baseline}.items():
             if values is not None:
                 columns[name] = values.astype(self.targets.dtype)
+        if self.trained is not None:
+            columns["trained"] = self.trained.astype(np.uint8)
         arrays = {
             name: array if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
             for name, array in columns.items()
@@ -64,8 +82,9 @@ class ScoredRows:
                 return np.asarray(column.flatten()).reshape(len(column), -1)
             return np.asarray(column)
 
-        names = ("text_hash", "target", "logits", "predicted", "baseline")
-        return cls(*map(values, names))
+        rows = cls(*map(values, ("text_hash", "target", "logits", "predicted", "baseline")))
+        trained = values("trained")
+        return rows if trained is None else replace(rows, trained=trained.astype(bool))
 
 
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
@@ -92,7 +111,7 @@ SURE = 0.05
 
 @dataclass(frozen=True)
 class SignTest:
-    """Rows on which the first of two models is better, rows on which the second is, and the two-sided p-value."""
+    """Texts on which the first of two models is better, texts on which the second is, and the two-sided p-value."""
 
     better: int
     worse: int
@@ -105,7 +124,7 @@ def show_p(p: float) -> str:
 
 
 def sign_test(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> SignTest:
-    """Compare scores (rows,) of two models row by row, larger is better, by the exact sign test.
+    """Compare scores (texts,) of two models text by text, larger is better, by the exact sign test.
 
     For scores that are right or wrong it is McNemar's test (1947, Psychometrika 12) in its exact form.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -69,12 +69,16 @@ def list_slices(
     return [*found, *_cluster(texts, seed)]
 
 
-def find_weak(slices: Sequence[Slice], scores: Scores) -> tuple[list[WeakSlice], int]:
+def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tuple[list[WeakSlice], int]:
     """Return the slices whose `scores` (rows,) are lower than the others', the worst first, and how many were tested.
+
+    Only `independent` rows count, one of each text: copies are right or wrong together.
 
     Fisher's exact test of right and wrong, else Welch's t test, each one-sided; corrected for the number of slices
     (Holm, 1979).
     """
+    scores = scores[independent]
+    slices = [replace(one, rows=np.flatnonzero(np.isin(independent, one.rows))) for one in slices]
     tested = [one for one in slices if _FEWEST <= len(one.rows) <= len(scores) - _FEWEST]
     inside = [np.isin(np.arange(len(scores)), one.rows) for one in tested]
     probabilities = np.array([_test(scores[mask], scores[~mask]) for mask in inside])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.evaluation.metrics import Scores
+from classify.evaluation.metrics import Sampling, Scores
 from classify.evaluation.predictions_file import write_predictions
 from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
 from classify.evaluation.scored_rows import ScoredRows
@@ -26,22 +26,31 @@ from classify.versions import versions
 _SEED = 42
 
 
-def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path, trained_rows: int) -> Scores:
+def evaluate(
+    predictor: Predictor, labelled: LabelledTable, folder: Path, trained: npt.NDArray[np.bool_]
+) -> tuple[Scores, Scores | None]:
     """Score the rows that have a label and write metrics.json, predictions.csv, evaluation.parquet and run.json.
 
     Their form is that of a training run; metrics.json has `model`, the folder of that run, and `trained_rows`, how many
-    of the rows it was trained on. A collective; the main process writes.
+    of the rows it was trained on: those `trained` (rows,). Returns the scores of all rows, and of those that it was not
+    trained on, None where these are all or none. A collective; the main process writes.
     """
     table, task, targets = labelled.table, labelled.task, labelled.targets
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
     every = np.sort(np.concatenate([labelled.rows, labelled.outside]))
     outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, labelled.texts, every)])
     inside, outside = (outputs[np.isin(every, rows)] for rows in (labelled.rows, labelled.outside))
-    scores = task.score(predictor.split_outputs(inside)[0], targets, _SEED)
+    logits, texts = predictor.split_outputs(inside)[0], table.text_hashes(labelled.texts.whole)[labelled.rows]
+
+    def score(rows: npt.NDArray[np.bool_]) -> Scores:
+        return task.score(logits[rows], targets[rows], _SEED, sampling=Sampling(texts[rows]))
+
+    scores = score(np.ones(len(targets), dtype=bool))
+    unseen = score(~trained) if trained.any() and not trained.all() else None
     with predictor.world.sync_errors():
         if predictor.world.is_main:
-            _write(predictor, labelled, folder, inside, outside, scores, trained_rows)
-    return scores
+            _write(predictor, labelled, folder, inside, outside, scores, unseen, trained)
+    return scores, unseen
 
 
 def _write(
@@ -51,25 +60,27 @@ def _write(
     inside: npt.NDArray[np.float32],
     outside: npt.NDArray[np.float32],
     scores: Scores,
-    trained_rows: int,
+    unseen: Scores | None,
+    trained: npt.NDArray[np.bool_],
 ) -> None:
     table, task, targets, scope = labelled.table, labelled.task, labelled.targets, predictor.scope
     logits, in_scope = predictor.split_outputs(inside)
     probabilities = task.probabilities(logits)
     columns = PredictionColumns(task, scope=scope)
     hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
+    unseen_majority = {} if unseen is None else {"unseen": task.majority(targets, targets[~trained]).metrics}
     metrics: dict[str, Any] = {
         "task": task.name,
         "model": os.path.abspath(predictor.folder),
-        "trained_rows": trained_rows,
+        "trained_rows": int(trained.sum()),
         "texts": labelled.texts.as_settings(),
         "label_column": labelled.column,
         "eval": None,
-        "test": scores.as_json(),
+        "test": {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})},
         "probabilities": task.probability_scores(logits, targets, _SEED),
         "calibration": None,
         "baseline": None,
-        "majority": task.majority(targets, targets).as_json(),
+        "majority": {**task.majority(targets, targets).as_json(), **unseen_majority},
     }
     if scope is not None and in_scope is not None:
         right = task.decide(probabilities) == targets
@@ -85,6 +96,6 @@ def _write(
             files[OUTSIDE_FILE] = labelled.outside, outside
         for name, (rows, outputs) in files.items():
             write_predictions(made / name, table, rows, columns.names, columns.cells(outputs))
-        ScoredRows(hashes, targets, logits, task.decide(probabilities), None).write(made)
+        ScoredRows(hashes, targets, logits, task.decide(probabilities), None, trained).write(made)
         write_json(made / "metrics.json", metrics)
         write_json(made / "run.json", {**record, "versions": versions(), "status": "finished"})

@@ -31,7 +31,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
         )
         raise InputError(
             f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
-            f"confidence (lower bound of the 95 % interval). The highest is {reached}; give that, or --min-confidence."
+            f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, or --min-confidence."
         )
     return threshold
 
@@ -55,8 +55,9 @@ def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int
 
 
 def _read_rows(folder: str, flag: str) -> ScoredRows:
-    """Return the held-out rows of a run. Raises InputError where there are none."""
+    """Return the held-out rows of a run, one of each text, that it was not trained on. Raises InputError."""
     try:
-        return ScoredRows.read(Path(folder))
+        rows = ScoredRows.read(Path(folder))
+        return rows.take(rows.independent)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{flag}: {folder}/{FILE} cannot be read ({error}); drop the flag.") from None

@@ -29,7 +29,7 @@ def write_card(folder: Path) -> Path:
 
 def render(result: Result) -> str:
     """Return the card: metadata as YAML, then Markdown."""
-    scores, majority = result.scores, result.metrics["majority"]
+    scores, majority = result.scores, result.majority
     names = [name for name in majority if isinstance(scores.get(name), float)]
     settings, run = result.settings, result.run
     shares = (settings.get("languages") or {}).items()

@@ -24,7 +24,7 @@ GLOSSARY = {
     "mae": "Mean difference between prediction and score, without its sign.",
     "loss": "What training lowers: minus the logarithm of the probability of what is right; of scores a squared error.",
     "jaccard": "Share of the labels of a row, predicted or right, that are both; the mean over rows.",
-    "95 % interval": "Of 100 intervals made so 95 hold the true value, of cross-validation 85. Few rows leave it wide.",
+    "95 % interval": "Of 100 intervals made so 95 hold the true value. Few rows leave it wide.",
     "TF-IDF": "The simple baseline: a linear model that counts words and parts of words, rare ones more.",
     "p": "How often chance alone would give such a difference, if there were none. Below 0.05 it is called clear.",
     "confidence": "The probability that the model gives to the label it predicts.",

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
+from classify.prediction.explanations import read_explanations
 from classify.report.environment import count
 from classify.tables.formats.delimited import read_written
 from classify.tables.table import Table
@@ -47,13 +48,23 @@ class Result:
     texts: tuple[str, ...]
     task: Task
 
+    places: npt.NDArray[np.int64]  # of these rows in predictions.csv
+
     @classmethod
     def read(cls, folder: Path) -> Result:
-        """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged."""
+        """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged.
+
+        Rows whose text the model was trained on are left out, unless all are: a report is about new texts.
+        """
         metrics = read_json(folder / "metrics.json")
         model = Path(metrics.get("model", folder))
         settings = read_settings(str(model))
         table = read_written(str(folder / "predictions.csv"))
+        rows = ScoredRows.read(folder)
+        places = np.arange(len(rows.targets))
+        if rows.trained is not None and not rows.trained.all():
+            places = np.flatnonzero(~rows.trained)
+            table, rows = replace(table, arrow=table.arrow.take(places)), rows.take(places)
         columns = [table.column(name) for name in trained_texts(metrics.get("texts", settings)).named]
         return cls(
             folder,
@@ -62,10 +73,11 @@ class Result:
             metrics,
             read_json(folder / "run.json"),
             _read_log(folder / "train_log.jsonl"),
-            ScoredRows.read(folder),
+            rows,
             table,
             tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
             trained_task(str(model)),
+            places,
         )
 
     @property
@@ -75,8 +87,8 @@ class Result:
 
     @property
     def trained_rows(self) -> int:
-        """Return how many rows of an evaluation the model was trained on."""
-        return int(self.metrics.get("trained_rows") or 0)
+        """Return how many rows of an evaluation the model was trained on, if these are all rows; else 0."""
+        return 0 if "unseen" in self._scores else int(self.metrics.get("trained_rows") or 0)
 
     @property
     def language(self) -> str | None:
@@ -111,9 +123,42 @@ class Result:
 
     @property
     def scores(self) -> Mapping[str, Any]:
-        """Return the metrics of the scored rows: test, or validation where there is no test split."""
+        """Return the metrics of the rows: of the test split, or validation where there is none."""
+        return self._of_rows(self._scores)
+
+    @property
+    def _scores(self) -> Mapping[str, Any]:
         scores: Mapping[str, Any] = self.metrics["test"] or self.metrics["eval"]
         return scores
+
+    def _of_rows(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an entry of metrics.json with the metrics of the rows that the model was not trained on."""
+        return {**entry, **entry.get("unseen", {})}
+
+    @property
+    def majority(self) -> Mapping[str, Any]:
+        return self._of_rows(self.metrics["majority"])
+
+    @property
+    def baseline(self) -> Mapping[str, Any] | None:
+        """Return the scores of the TF-IDF baseline, if it could be fitted."""
+        return self.metrics["baseline"] and self._of_rows(self.metrics["baseline"])
+
+    @functools.cached_property
+    def independent(self) -> npt.NDArray[np.int64]:
+        """Return the rows that thresholds, tests and calibration go by; see `ScoredRows.independent`."""
+        return self.rows.independent if not self.trained_rows else np.unique(self.rows.hashes, return_index=True)[1]
+
+    @functools.cached_property
+    def explanations(self) -> Mapping[int, Mapping[str, Any]]:
+        """Return the explanations of rows by their number here; see `read_explanations`."""
+        numbers = {place: number for number, place in enumerate(self.places.tolist())}
+        return {numbers[row]: one for row, one in read_explanations(self.folder).items() if row in numbers}
+
+    @property
+    def folds(self) -> int:
+        """Return the number of folds of cross-validated scores, else 0."""
+        return int(self.scores.get("folds", 0))
 
     @property
     def scored(self) -> str:
@@ -123,8 +168,16 @@ class Result:
         if method := self.scores.get("method"):
             return f"{count(rows, 'row')} by {method}"
         if not self.is_training:
-            return count(rows, "row")
-        return count(rows, "test row" if self.metrics["test"] else "validation row") + chosen
+            return count(rows, "row") + self._left_out
+        return count(rows, "test row" if self.metrics["test"] else "validation row") + chosen + self._left_out
+
+    @property
+    def _left_out(self) -> str:
+        """Return in words that rows were trained on; "" where none was, or all."""
+        if "unseen" not in self._scores:
+            return ""
+        seen = int(self._scores["rows"]) - int(self.scores["rows"])
+        return f", without {count(seen, 'row')} whose text was trained on"
 
     def score_row(self, name: str) -> dict[str, Any]:
         """Return a metric with its interval, beside the baseline's and that of the most frequent label."""
@@ -132,8 +185,8 @@ class Result:
             "name": display_name(name),
             "value": self.scores[name],
             "interval": self.scores.get(f"{name}_interval"),
-            "baseline": (self.metrics["baseline"] or {}).get(name),
-            "majority": self.metrics["majority"].get(name),
+            "baseline": (self.baseline or {}).get(name),
+            "majority": self.majority.get(name),
         }
 
     @functools.cached_property

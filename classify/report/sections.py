@@ -16,11 +16,18 @@ from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.learning_curve import Curve
-from classify.evaluation.metrics import ERRORS, accuracy_interval, display_name, is_share, softmax, wilson_interval
+from classify.evaluation.metrics import (
+    ERRORS,
+    Sampling,
+    display_name,
+    is_share,
+    share_interval,
+    softmax,
+    wilson_interval,
+)
 from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
-from classify.prediction.explanations import read_explanations
 from classify.report import charts
 from classify.report.comparison import compare_results, verdict
 from classify.report.glossary import GLOSSARY, anchor
@@ -76,7 +83,7 @@ def _section(title: str, *, technical: bool = False) -> Callable[[_Context], _Co
 @_section("Scores")
 def scores(result: Result) -> Mapping[str, Any]:
     """Show the metrics with intervals, beside those of the baselines."""
-    scores, majority = result.scores, result.metrics["majority"]
+    scores, majority = result.scores, result.majority
     names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
     previous, compared, relabelled = find_previous(result), None, 0
     if previous is not None:
@@ -91,7 +98,7 @@ def scores(result: Result) -> Mapping[str, Any]:
         "rows": [row for row in rows if row["majority"] is not None],
         "others": [row for row in rows if row["majority"] is None],
         "majority": majority["label"],
-        "has_baseline": bool(result.metrics["baseline"]),
+        "has_baseline": bool(result.baseline),
         "previous": previous and previous.folder.name,
         "compared": compared,
         "relabelled": relabelled,
@@ -145,11 +152,16 @@ def per_class(result: Result) -> Mapping[str, Any] | None:
     columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
     rows = []
     for name, values in sorted(per_class.items(), key=lambda item: -item[1]["support"]):
-        right, predicted = round(values["recall"] * values["support"]), _count_predicted(result, name)
-        counts = {"recall": values["support"], "precision": predicted}
-        intervals = {key: accuracy_interval(right, rows) for key, rows in counts.items() if rows}
+        number = result.task.labels.index(name)
+        target, predicted = (_has_label(labels, number) for labels in (result.rows.targets, result.predicted))
+        intervals = {
+            key: share_interval((target & predicted)[chosen], Sampling(result.rows.hashes[chosen], result.folds))
+            for key, chosen in {"recall": target, "precision": predicted}.items()
+            if chosen.any()
+        }
         # A class without rows has no recall, and one that is never predicted no precision.
-        cells = [(values[key] if counts.get(key, values["support"]) else None, intervals.get(key)) for key in columns]
+        counted = {"recall": target.any(), "precision": predicted.any()}
+        cells = [(values[key] if counted.get(key, values["support"]) else None, intervals.get(key)) for key in columns]
         rows.append({"name": name, "cells": cells, "support": values["support"]})
     return {"rows": rows, "names": [display_name(key) for key in columns]} if rows else None
 
@@ -200,15 +212,16 @@ def confusion(result: Result) -> Mapping[str, Any] | None:
 @_section("What can be automated")
 def automation(result: Result) -> Mapping[str, Any]:
     """Show how many of the texts need no look at a required precision, in all and by class."""
-    confidence, right = result.probabilities.max(axis=1), result.predicted == result.rows.targets
-    thresholds = find_thresholds(result)
+    rows = result.independent
+    confidence, predicted = result.probabilities.max(axis=1)[rows], result.predicted[rows]
+    right, thresholds = predicted == result.rows.targets[rows], find_thresholds(result)
     advised = next((one for one in thresholds if one.precision == _ADVISED), thresholds[0] if thresholds else None)
     if result.trained_rows:  # too good to choose by
         advised = None
     by_class = []
     certain = confidence >= (advised.confidence if advised else np.inf)
     for number, label in enumerate(result.task.labels):
-        chosen = result.predicted == number
+        chosen = predicted == number
         found = {"predicted": chosen, "accepted": chosen & certain, "right": chosen & certain & right}
         if advised and chosen.any():
             by_class.append({"name": label, **{name: int(rows.sum()) for name, rows in found.items()}})
@@ -241,12 +254,13 @@ def automation(result: Result) -> Mapping[str, Any]:
 @_section("Calibration", technical=True)
 def reliability(result: Result) -> Mapping[str, Any]:
     """Show how well the confidence is calibrated."""
-    confidence = result.probabilities.max(axis=1)
-    right = (result.predicted == result.rows.targets).astype(np.float64)
+    rows = result.independent
+    confidence = result.probabilities.max(axis=1)[rows]
+    right = (result.predicted == result.rows.targets)[rows].astype(np.float64)
     calibration = result.metrics["calibration"]
     before = None
     if calibration is not None:
-        uncalibrated = softmax(result.rows.logits * calibration["temperature"])
+        uncalibrated = softmax(result.rows.logits[rows] * calibration["temperature"])
         before = _bins(uncalibrated.max(axis=1), right)
     return {
         "chart": charts.reliability(before, _bins(confidence, right)),
@@ -261,7 +275,7 @@ def reliability(result: Result) -> Mapping[str, Any]:
 @_section("Most confident errors")
 def errors(result: Result) -> Mapping[str, Any] | None:
     """Show the wrong predictions with the highest confidence, which are often label errors."""
-    confidence, explained = result.probabilities.max(axis=1), read_explanations(result.folder)
+    confidence, explained = result.probabilities.max(axis=1), result.explanations
     rows = [
         {**_describe_row(result, row), "confidence": float(confidence[row]), **explained.get(row, _UNEXPLAINED)}
         for row in scored_rows.confident_errors(result.probabilities, result.rows.targets, _LISTED).tolist()
@@ -306,7 +320,7 @@ def label_charts(result: Result) -> Mapping[str, Any]:
 def worst_rows(result: Result) -> Mapping[str, Any] | None:
     """Show the rows whose prediction is furthest from the target."""
     scores = result.task.row_scores(result.predicted, result.rows.targets)
-    explained = read_explanations(result.folder)
+    explained = result.explanations
     rows = [
         {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
         for row in scored_rows.worst_rows(scores, _LISTED).tolist()
@@ -370,7 +384,7 @@ def slices(result: Result) -> Mapping[str, Any] | None:
     languages = [share for code, share in result.settings.get("languages", {}).items() if code != UNKNOWN]
     several = sum(share >= _SHARE for share in languages) > 1
     found = list_slices(result.texts, result.other_columns, several_languages=several, seed=0)
-    weak, tested = find_weak(found, scores)
+    weak, tested = find_weak(found, scores, result.independent)
     metric = result.task.row_metric
     if metric in ERRORS:  # scores are larger for better rows
         weak = [replace(one, score=-one.score, rest=-one.rest, interval=_negate(one.interval)) for one in weak]
@@ -433,10 +447,9 @@ def glossary(_: Result) -> Mapping[str, Any]:
     return {"terms": [(anchor(word), word, text) for word, text in sorted(GLOSSARY.items(), key=_without_case)]}
 
 
-def _count_predicted(result: Result, label: str) -> int:
-    """Return the number of rows that a label is predicted for."""
-    number = result.task.labels.index(label)
-    return int((result.predicted[:, number] if result.predicted.ndim == 2 else result.predicted == number).sum())
+def _has_label(labels: Any, number: int) -> Any:
+    """Return (rows,) whether each row's targets or predictions have a label."""
+    return labels[:, number].astype(bool) if labels.ndim == 2 else labels == number
 
 
 def _without_case(item: tuple[str, str]) -> str:

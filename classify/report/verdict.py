@@ -57,11 +57,9 @@ def _quality(result: Result) -> str:
     if result.task.share is None:
         between = f" (95 % interval {show_range(name, interval)})" if interval else ""
         return f"It reaches {display_name(name)} {show(name, value)} on {result.scored}{between}."
-    # Models of folds share rows: the interval then held the model's accuracy in 84 to 86 of 100 simulations.
-    certainty = ", which holds in 85 of 100 cross-validations" if result.scores.get("method") else ""
     between = ""
     if interval:
-        between = f"; between {_of_100(interval[0])} and {_of_100(interval[1])}, the 95 % interval{certainty}"
+        between = f"; between {_of_100(interval[0])} and {_of_100(interval[1])}, the 95 % interval"
     return f"It is right in {_of_100(value)} of 100 cases ({result.scored}{between})."
 
 
@@ -74,7 +72,7 @@ def _of_100(share: float) -> str:
 
 def _guessing(result: Result) -> list[str]:
     """Compare with the most frequent label, where each row has one."""
-    majority, name = result.metrics["majority"], result.task.share
+    majority, name = result.majority, result.task.share
     return [f"Always {majority['label']!r} would be right in {_of_100(majority[name])} of 100."] if name else []
 
 
@@ -97,13 +95,14 @@ def usefulness(result: Result) -> list[str]:
 
 def find_thresholds(result: Result) -> list[Threshold]:
     """Return the thresholds of confidence for the `PRECISIONS` that can be reached."""
-    confidence, right = result.probabilities.max(axis=1), result.predicted == result.rows.targets
+    rows = result.independent
+    confidence, right = result.probabilities.max(axis=1)[rows], (result.predicted == result.rows.targets)[rows]
     found = (find_threshold(confidence, right, precision) for precision in PRECISIONS)
     return [one for one in found if one is not None]
 
 
 def _comparison(result: Result) -> str:
-    baseline = result.metrics["baseline"]
+    baseline = result.baseline
     if not result.is_training:
         name, before = result.task.share or result.task.primary, result.training_scores
         value = show(name, before[name])

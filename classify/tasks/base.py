@@ -15,7 +15,7 @@ from classify.data.splits import LabelEncoder
 from classify.errors import InputError
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
 from classify.evaluation.label_noise import Suspects
-from classify.evaluation.metrics import Array, Scores
+from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores
 from classify.evaluation.predictions_file import EXACT
 from classify.tables.table import Table
 from classify.tasks.heads import Weights, read_class_weights
@@ -188,10 +188,13 @@ class Task(LabelEncoder):
         """Compute metrics of predictions in the form of `encode`, first the one for probe and baselines."""
 
     @abstractmethod
-    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> Scores:
         """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals.
 
-        `predicted` are the predictions, by default those that `decide` makes.
+        `predicted` are the predictions, by default those that `decide` makes. `sampling` says which rows depend on
+        each other.
         """
 
     def renumber(self, values: Array, labels: Sequence[str]) -> Array:

@@ -19,7 +19,7 @@ from classify.errors import EXCERPT, InputError
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
-from classify.evaluation.metrics import Array, Scores, binary_cross_entropy, sigmoid
+from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided, note
 from classify.tables.decide import Answer, Doubt, DoubtError
@@ -287,12 +287,16 @@ class MultiLabel(Task):
         """Compute micro and macro F1, Jaccard and the share of rows with exactly the right labels."""
         return multi_label_metrics.decision_metrics(predicted, targets)
 
-    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> Scores:
         """Compute these, average precision, loss, and per-label scores."""
         probabilities = self.probabilities(logits)
         loss = binary_cross_entropy(logits, targets)
         predicted = self.decide(probabilities) if predicted is None else predicted
-        return multi_label_metrics.score(predicted, probabilities, targets, self.labels, loss=loss, seed=seed)
+        return multi_label_metrics.score(
+            predicted, probabilities, targets, self.labels, loss=loss, seed=seed, sampling=sampling
+        )
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
         """Return a column for each of `labels`, 0 for labels that this task does not know."""

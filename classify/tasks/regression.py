@@ -15,7 +15,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
-from classify.evaluation.metrics import Array, Scores, correlation_interval, regression_metrics
+from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, correlation_interval, regression_metrics
 from classify.evaluation.predictions_file import EXACT
 from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
@@ -205,10 +205,12 @@ class Regression(Task):
         """Compute Pearson's and Spearman's correlation, mean squared and mean absolute error."""
         return regression_metrics(predicted, targets)
 
-    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> Scores:
         """Compute these and the loss in standardized units."""
         metrics = self.metrics(self.decide(self.probabilities(logits)), targets)
-        intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets))}
+        intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets), sampling)}
         return Scores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:

@@ -18,7 +18,16 @@ from classify.errors import EXCERPT
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.label_noise import Suspects, find_suspects
-from classify.evaluation.metrics import Array, Scores, class_metrics, classification_metrics, score_classes, softmax
+from classify.evaluation.metrics import (
+    INDEPENDENT,
+    Array,
+    Sampling,
+    Scores,
+    class_metrics,
+    classification_metrics,
+    score_classes,
+    softmax,
+)
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided
 from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_unknown, value_counts
@@ -185,9 +194,11 @@ class SingleLabel(Task):
         """Compute accuracy and macro F1; of ratings also the mean absolute error."""
         return classification_metrics(predicted, targets, self._ratings)
 
-    def score(self, logits: Array, targets: Array, seed: int, predicted: Array | None = None) -> Scores:
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> Scores:
         """Compute these, the metrics of --metric-for-best-model, and per-class scores."""
-        return score_classes(logits, targets, self.labels, seed, self._ratings)
+        return score_classes(logits, targets, self.labels, seed, self._ratings, sampling)
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.int64]:
         return np.array([labels.index(label) for label in self.labels])[values]

@@ -101,7 +101,7 @@ class Evaluate(Callback):
             return None, False
         split = context.splits.validation
         logits = context.compute_logits(split)
-        score = context.score(context.inputs.task, logits, split.targets)
+        score = context.score(context.inputs.task, logits, split)
         if context.selection_metric not in score.values:
             raise InputError(f"metrics: {context.selection_metric!r} is not defined on the validation rows.")
         # Rank 0's for all: scores that differ in the last bit may be ranked otherwise on another rank's processor.

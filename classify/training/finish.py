@@ -51,11 +51,11 @@ def finish(
         final = _round_weights(context, final)
     task = final.task
     predicted = _predict(context, final.task, final.validation, splits.validation)
-    validation_scores = context.score(task, final.validation, splits.validation.targets, predicted)
+    validation_scores = context.score(task, final.validation, splits.validation, predicted)
     scores = validation_scores
     if splits.test is not None:
         predicted = _predict(context, final.task, final.scored, splits.test)
-        scores = context.score(task, final.scored, splits.test.targets, predicted)
+        scores = context.score(task, final.scored, splits.test, predicted)
     open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
@@ -67,6 +67,7 @@ def finish(
     # process of each machine writes, there is no group any more to wait in.
     with contextlib.nullcontext() if context.world.closed else context.world.sync_errors():
         if output.is_writer:
+            seen = _find_seen(context)
             results = Results(
                 context=context,
                 final=final,
@@ -78,8 +79,8 @@ def finish(
                 open_set=open_set,
                 validation_scores=validation_scores,
                 scores=scores,
-                unseen=_score_unseen(context, final),
-                majority=task.majority(splits.train.targets, splits.scored.targets),
+                seen=seen,
+                unseen=_score_unseen(context, final, predicted, ~seen) if seen.any() and not seen.all() else None,
                 kept_epoch=kept_epoch,
                 start_seconds=start_seconds,
             )
@@ -209,11 +210,19 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     return epoch, step
 
 
-def _score_unseen(context: TrainingContext, final: Final) -> metrics.Scores | None:
-    """Score the test rows whose text is not in the training split; None if that holds for all rows or for none."""
-    test, in_training = context.splits.test, context.splits.in_training.get("test", ())
-    if test is None or not 0 < len(in_training) < len(test):
-        return None
-    unseen = np.ones(len(test), dtype=bool)
-    unseen[list(in_training)] = False
-    return final.task.score(final.scored[unseen], test.targets[unseen], context.config.training.seed)
+def _find_seen(context: TrainingContext) -> npt.NDArray[np.bool_]:
+    """Return (rows,) whether the text of each scored row is in the training split, too; never of folds."""
+    splits = context.splits
+    seen = np.zeros(len(splits.scored), dtype=bool)
+    if splits.scored is not splits.train:
+        seen[list(splits.in_training.get("test" if splits.test is not None else "validation", ()))] = True
+    return seen
+
+
+def _score_unseen(
+    context: TrainingContext, final: Final, predicted: npt.NDArray[Any], unseen: npt.NDArray[np.bool_]
+) -> metrics.Scores:
+    """Score the `unseen` (rows,) of the scored rows."""
+    scored = context.splits.scored
+    part = Split(scored.table, scored.rows[unseen], scored.targets[unseen])
+    return context.score(final.task, final.scored[unseen], part, predicted[unseen])

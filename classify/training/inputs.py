@@ -21,7 +21,7 @@ from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import InputTables, read_tables
-from classify.data.split_record import count_trained, read_num_folds
+from classify.data.split_record import find_trained, read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Rows, Splits
 from classify.errors import ErrorList, InputError, list_some
@@ -296,7 +296,8 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
     if model is None:
         return ()
     scored = splits.scored
-    trained, folds = count_trained(model, scored.table.text_hashes(splits.columns.text)[scored.rows])
+    seen, folds = find_trained(model, scored.table.text_hashes(splits.columns.text)[scored.rows])
+    trained = int(seen.sum())
     if not trained:
         return ()
     name = "cross-validated" if splits.num_folds else "validation" if splits.test is None else "test"

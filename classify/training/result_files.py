@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,8 @@ class Results:
     """Results of a finished run, for the writers of its files.
 
     `predicted` are the predictions of the scored rows, in the form of the targets. `unlabelled` are the logits of rows
-    without a label by file; `unseen` are the scores of test texts that are not in the training split.
+    without a label by file. `seen` (rows,): whether the text of a scored row was trained on, too; `unseen` are the
+    scores of the others, None where these are all rows or none.
     """
 
     context: TrainingContext
@@ -71,8 +72,8 @@ class Results:
     open_set: OpenSet | None
     validation_scores: metrics.Scores
     scores: metrics.Scores
+    seen: npt.NDArray[np.bool_]
     unseen: metrics.Scores | None
-    majority: MajorityBaseline
     kept_epoch: float
     start_seconds: float
 
@@ -104,11 +105,36 @@ class Results:
 
     @functools.cached_property
     def paired(self) -> SignTest | None:
-        """Return the paired test of the model against the baseline on the same rows."""
-        if self.baseline is None:
+        """Return the paired test of the model against the baseline on the same texts."""
+        rows = self.scored_rows
+        if rows.predicted is None or rows.baseline is None:
             return None
-        score, targets = self.task.row_scores, self.splits.scored.targets
-        return sign_test(score(self.predicted, targets), score(self.baseline.predicted, targets))
+        places = rows.independent
+        score, targets = self.task.row_scores, rows.targets[places]
+        return sign_test(score(rows.predicted[places], targets), score(rows.baseline[places], targets))
+
+    @functools.cached_property
+    def scored_rows(self) -> ScoredRows:
+        """Return the scored rows, for evaluation.parquet."""
+        scored = self.splits.scored
+        hashes = scored.table.text_hashes(self.splits.columns.text)[scored.rows]
+        others = None if self.baseline is None else self.baseline.predicted
+        return ScoredRows(hashes, scored.targets, self.final.scored, self.predicted, others, self.seen)
+
+    def majority(self, rows: npt.NDArray[Any] | slice = slice(None)) -> MajorityBaseline:
+        """Score predicting the most frequent label for some of the scored rows."""
+        return self.task.majority(self.splits.train.targets, self.splits.scored.targets[rows])
+
+    @functools.cached_property
+    def headline(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline]:
+        """Return the scores of the model and of the baselines on the rows that the model was not trained on."""
+        if self.unseen is None:
+            return self.scores, self.baseline, self.majority()
+        baseline, unseen = self.baseline, ~self.seen
+        if baseline is not None:
+            on_unseen = self.task.metrics(baseline.predicted[unseen], self.splits.scored.targets[unseen])
+            baseline = replace(baseline, metrics=on_unseen)
+        return self.unseen, baseline, self.majority(unseen)
 
     @functools.cached_property
     def notes(self) -> list[Finding]:
@@ -184,11 +210,7 @@ def _write_predictions(results: Results) -> None:
 
 
 def _write_scored_rows(results: Results) -> None:
-    scored, baseline = results.splits.scored, results.baseline
-    hashes = scored.table.text_hashes(results.splits.columns.text)[scored.rows]
-    others = None if baseline is None else baseline.predicted
-    rows = ScoredRows(hashes, scored.targets, results.final.scored, results.predicted, others)
-    rows.write(results.context.output.folder)
+    results.scored_rows.write(results.context.output.folder)
 
 
 def _write_suspects(results: Results) -> None:
@@ -216,16 +238,21 @@ def _write_split(results: Results) -> None:
 
 def _write_metrics(results: Results) -> None:
     progress = results.trainer.progress
-    method = {} if results.splits.method is None else {"method": results.splits.method}
+    method: dict[str, Any] = {}
+    if results.splits.method is not None:
+        method = {"method": results.splits.method, "folds": results.splits.num_folds}
     thresholds = {}
     if results.task.has_thresholds:
         thresholds = {"thresholds": SCORED_ROWS if results.splits.folds is None else OTHER_FOLDS}
+    scores, baseline, majority = results.headline
+    unseen = {} if results.unseen is None else {"unseen": scores.as_json()}
     validation, test = {**results.validation_scores.as_json(), **method, **thresholds}, None
     if results.splits.test is not None:
-        unseen = {} if results.unseen is None else {"unseen": results.unseen.as_json()}
         test = {**results.scores.as_json(), **unseen}
     elif method:  # every row was scored by a model that had not seen it
         test = validation
+    else:
+        validation |= unseen
     write_json(
         results.context.output.folder / "metrics.json",
         {
@@ -244,8 +271,8 @@ def _write_metrics(results: Results) -> None:
             "test": test,
             "calibration": results.final.calibration,
             **({} if results.open_set is None else {"in_scope": results.open_set.metrics}),
-            "baseline": _describe_baseline(results),
-            "majority": results.majority.as_json(),
+            "baseline": _describe_baseline(results, {"unseen": baseline.metrics} if unseen and baseline else {}),
+            "majority": {**results.majority().as_json(), **({"unseen": majority.metrics} if unseen else {})},
             "probe": results.trainer.probe_metrics,
             "pairs": results.trainer.contrastive_metrics,
             "best_epoch": results.kept_epoch,
@@ -255,11 +282,11 @@ def _write_metrics(results: Results) -> None:
     )
 
 
-def _describe_baseline(results: Results) -> dict[str, Any] | None:
-    """Return the baseline's scores, with the paired test of the model against it on the same rows."""
+def _describe_baseline(results: Results, unseen: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the baseline's scores, with the paired test of the model against it on the same texts."""
     if results.baseline is None or results.paired is None:
         return None
-    return {**results.baseline.as_json(), "paired": asdict(results.paired)}
+    return {**results.baseline.as_json(), **unseen, "paired": asdict(results.paired)}
 
 
 def _write_record(results: Results) -> None:
@@ -268,11 +295,13 @@ def _write_record(results: Results) -> None:
 
 
 def _print_summary(results: Results) -> None:
-    output, baseline = results.context.output, results.baseline
+    output, (scores, baseline, _) = results.context.output, results.headline
     name = "test" if results.splits.test is not None else results.splits.method or "validation"
+    if results.unseen is not None:
+        name += f" ({scores.rows} of {len(results.seen)} rows, whose text was not trained on)"
     output.log("")
-    output.log(metrics.table(results.scores))
-    line = f"{name}: {metrics.format_metrics(results.scores.metrics)}"
+    output.log(metrics.table(scores))
+    line = f"{name}: {metrics.format_metrics(scores.metrics)}"
     if baseline is not None:
         fitted = len(results.splits.train) if results.splits.folds is None else 0
         on = f", fitted on {baseline.rows} of {fitted} rows" if baseline.rows < fitted else ""
@@ -285,8 +314,8 @@ def _print_summary(results: Results) -> None:
     output.log("")
     output.log(f"result: {output.folder}")
     if output.world.is_main:
-        scores = {"test" if results.splits.test is not None else "eval": results.scores.as_json()}
-        log_event("result", {"folder": str(output.folder), **scores})
+        part = "test" if results.splits.test is not None else "eval"
+        log_event("result", {"folder": str(output.folder), part: results.scores.as_json()})
     if results.context.inputs.parts.head is not None:
         return  # no command opens it
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
@@ -298,12 +327,13 @@ def _notes(results: Results) -> list[str]:
     first, last = progress.first_loss, progress.mean_loss
     epochs, outputs = progress.position / len(results.splits.train), results.final.scored.shape[1]
     given = results.context.inputs.parts.loss is not None  # it may refuse these tensors
+    scores, baseline, majority = results.headline
     chance = math.nan if given else results.trainer.loss.by_chance(results.trainer.data.targets, outputs)
     notes = advice.notes(
-        results.scores,
+        scores,
         results.scored_name,
-        majority=results.majority,
-        baseline=results.baseline,
+        majority=majority,
+        baseline=baseline,
         paired=results.paired,
         metric=results.task.primary,
         loss=advice.TrainingLoss(last if first is None else first, last, epochs, chance),
@@ -324,8 +354,8 @@ def _notes(results: Results) -> list[str]:
         )
     if results.unseen is not None:
         notes.append(
-            f"without the {len(results.splits.in_training['test'])} test texts that are also in the training split: "
-            f"{metrics.format_metrics(results.unseen.metrics)}"
+            f"with the {int(results.seen.sum())} {results.scored_name} texts that are also in the training split: "
+            f"{metrics.format_metrics(results.scores.metrics)}"
         )
     return notes
 

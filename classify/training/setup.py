@@ -32,7 +32,7 @@ from classify.distributed.memory import attempt, out_of_memory, release_cache
 from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
-from classify.evaluation.metrics import Array, Scores
+from classify.evaluation.metrics import Array, Sampling, Scores
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe, launcher
 from classify.launch.process_settings import set_products
@@ -129,10 +129,12 @@ class TrainingContext:
         """Return the validation metric that selects the best weights."""
         return self.config.training.metric_for_best_model or self.inputs.task.selection[0]
 
-    def score(self, task: Task, logits: Array, targets: Array, predicted: Array | None = None) -> Scores:
-        """Return the scores of logits (rows, outputs), the caller's metrics among them; see `Task.score`."""
-        scores = task.score(logits, targets, self.config.training.seed, predicted)
-        return self.inputs.parts.add_metrics(scores, task.probabilities(logits), targets)
+    def score(self, task: Task, logits: Array, split: Split, predicted: Array | None = None) -> Scores:
+        """Return the scores of a split's logits (rows, outputs), the caller's metrics among them; see `Task.score`."""
+        texts = split.table.text_hashes(self.splits.columns.text)[split.rows]
+        sampling = Sampling(texts, self.splits.num_folds if split is self.splits.train else 0)
+        scores = task.score(logits, split.targets, self.config.training.seed, predicted, sampling)
+        return self.inputs.parts.add_metrics(scores, task.probabilities(logits), split.targets)
 
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
         """Return the rows that the model learns from before any epoch: `data`, and the names of the labels.

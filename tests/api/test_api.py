@@ -192,6 +192,7 @@ def test_tables_in_and_scores_out(model_folder: Path, tmp_path: Path) -> None:
     assert scores["accuracy"] == pytest.approx(right)
     stored = read_json(tmp_path / "evaluation" / "metrics.json")
     assert stored["test"]["accuracy"] == scores["accuracy"]
+    assert scores["unseen"]["rows"] == scores["rows"] - stored["trained_rows"]
     assert stored["trained_rows"] == read_json(run.folder / "run.json")["inspection"]["splits"]["train"]
     assert (tmp_path / "evaluation" / "report.html").exists()
     frame.to_csv(tmp_path / "my.csv", index=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from classify.cli import main
+from classify.data import split_record
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.result import Result
 from classify.tables.formats.registry import read_table
@@ -48,7 +50,7 @@ def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_pa
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 0
     output = capsys.readouterr().out
     assert "rows without a label, which are left out: 1 of 120" in output
-    assert "the model was trained on" in output
+    assert "whose text was not trained on" in output
     assert read_json(tmp_path / "a" / "metrics.json")["test"]["rows"] == 119
     assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 2, "nothing is overwritten"
     assert "--overwrite-output-dir" in capsys.readouterr().err
@@ -148,8 +150,17 @@ def test_what_makes_scores_misleading_is_noted(trained: Path, table: Path, tmp_p
     assert "note: no row has the label 'money'" in printed
     assert f"note: {path} line 12: the text is empty" in printed
     assert evaluate(trained, table, tmp_path / "again") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"evaluation \(\d+ of \d+ rows, whose text was not trained on\): accuracy ", printed)
+    assert "on all rows: accuracy " in printed
+    known = split_record.find_trained(str(trained), read_table(str(table)).text_hashes("text"))[0]
+    lines = table.read_text().splitlines()
+    seen = [line for line, is_known in zip(lines[1:], known, strict=True) if is_known]
+    (tmp_path / "seen.csv").write_text("\n".join([lines[0], *seen]) + "\n")
+    assert evaluate(trained, tmp_path / "seen.csv", tmp_path / "seen") == 0
+    assert f"trained on all {len(seen)} of these texts, so the scores are too high" in capsys.readouterr().out
     page = tmp_path / "compared.html"
-    assert main(["compare", str(tmp_path / "again"), str(tmp_path / "again"), "--html", str(page)]) == 0
+    assert main(["compare", str(tmp_path / "seen"), str(tmp_path / "seen"), "--html", str(page)]) == 0
     for shown in (capsys.readouterr().out, page.read_text()):
         assert "of its rows, so it may look too good" in shown
 

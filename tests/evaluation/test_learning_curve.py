@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classify.evaluation.learning_curve import Curve, PowerLaw
-from classify.evaluation.metrics import accuracy_interval
+from classify.evaluation.metrics import share_interval
 
 
 @pytest.mark.parametrize(("a", "b", "c"), [(0.1, 0.1, 0.5), (0.0, 0.2, 0.3), (0.3, 0.0, 1.0)])
@@ -32,7 +32,7 @@ def test_twice_as_many_rows_score_within_the_interval() -> None:
         sizes = np.repeat([100, 250, 500, 1000], [3, 3, 3, 1])
         right = draw.binomial(300, 1 - (a + b * (sizes / 1000) ** -c).clip(max=0.9))
         points = tuple(zip(sizes.tolist(), (right / 300).tolist(), strict=True))
-        curve = Curve("accuracy", points, accuracy_interval(int(right[-1]), 300), {})
+        curve = Curve("accuracy", points, share_interval(np.arange(300) < right[-1]), {})
         _, (low, high) = curve.predict()
         held += low <= 1 - (a + b * 2**-c) <= high
     assert held >= 180

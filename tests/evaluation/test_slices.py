@@ -40,7 +40,7 @@ def test_weak_groups_are_found_and_named() -> None:
     wrong |= (np.arange(600) >= 480) & (np.random.default_rng(2).random(600) < 0.4)
     slices = list_slices(texts, columns, several_languages=False, seed=0)
     assert {one.kind for one in slices} == {"characters", "source", "number", "day", "similar words"}, "an ID is none"
-    weak, tested = find_weak(slices, 1.0 - wrong)
+    weak, tested = find_weak(slices, 1.0 - wrong, np.arange(600))
     assert tested == len(slices)
     named = {(one.kind, one.value) for one in weak}
     assert {("number", "480 to 599"), ("day", "2024-10-17 to 2024-12-28")} & named
@@ -62,11 +62,12 @@ def test_chance_finds_nothing() -> None:
         [1.0 * (draw.random(400) < 0.8) for draw in draws],
         [-(draw.normal(size=400) ** 2) for draw in draws],
     ):
-        assert sum(bool(find_weak(slices, one)[0]) for one in scores) <= 6
+        assert sum(bool(find_weak(slices, one, np.arange(400))[0]) for one in scores) <= 6
 
 
 def test_little_to_compare() -> None:
-    assert find_weak(list_slices(["a"] * 10, {}, several_languages=False, seed=0), np.ones(10)) == ([], 0)
+    few = list_slices(["a"] * 10, {}, several_languages=False, seed=0)
+    assert find_weak(few, np.ones(10), np.arange(10)) == ([], 0)
     slices = list_slices(["same words here"] * 200, {"x": ["a", "b"] * 100}, several_languages=False, seed=0)
     assert {one.kind for one in slices} == {"characters", "x"}
-    assert find_weak(slices, np.ones(200))[0] == []
+    assert find_weak(slices, np.ones(200), np.arange(200))[0] == []

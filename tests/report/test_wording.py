@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from classify.cli import main
+from classify.data.split_record import find_trained
 from classify.evaluation.scored_rows import SignTest
 from classify.report.comparison import ComparedRun, Comparison, verdict
 from classify.report.page import write_comparison, write_report
 from classify.report.result import Result
 from classify.report.verdict import _of_100, find_steps, sentences
+from classify.tables.formats.registry import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
@@ -82,14 +84,23 @@ def test_a_mean_that_contradicts_the_sign_test_is_no_gain(trained: Path) -> None
 
 
 def test_scores_of_rows_that_were_trained_on_are_called_too_high(trained: Path, tmp_path: Path) -> None:
-    out = tmp_path / "e"
-    table = read_json(trained / "run.json")["data"]["path"]
-    assert main(["evaluate", "--model", str(trained), "--data", table, "--output-dir", str(out), "--cpu"]) == 0
-    assert (out / "report.html").exists()
-    said = sentences(Result.read(out))
+    """Where all were; else the report is about the others alone."""
+    table = Path(read_json(trained / "run.json")["data"]["path"])
+    lines = table.read_text().splitlines()
+    known = find_trained(str(trained), read_table(str(table)).text_hashes("text"))[0].tolist()
+    for name, chosen in {"seen": known, "all": [True] * len(known)}.items():
+        kept = [line for line, is_chosen in zip(lines[1:], chosen, strict=True) if is_chosen]
+        data, out = tmp_path / f"{name}.csv", tmp_path / name
+        data.write_text("\n".join([lines[0], *kept]) + "\n")
+        assert main(["evaluate", "--model", str(trained), "--data", str(data), "--output-dir", str(out), "--cpu"]) == 0
+        assert (out / "report.html").exists()
+    said = sentences(Result.read(tmp_path / "seen"))
     assert said[-1].endswith("of these, so the scores are too high.")
     assert not any("without a look" in sentence for sentence in said)
-    assert "--min-confidence" not in write_report(out).read_text()
+    assert "--min-confidence" not in write_report(tmp_path / "seen").read_text()
+    result = Result.read(tmp_path / "all")
+    assert len(result.texts) == len(result.rows.targets) == known.count(False) == result.scores["rows"]
+    assert f"without {known.count(True)} rows whose text was trained on" in sentences(result)[1]
 
 
 def test_more_rows_better_and_worse_on_average_is_no_better_run() -> None:
