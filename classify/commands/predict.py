@@ -46,8 +46,8 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--min-precision",
         metavar="FLOAT",
-        help="add the column accepted, with a confidence at which held-out rows of the run show this precision (lower "
-        "bound of its 95 %% interval)",
+        help="add the column accepted, with a confidence at which held-out rows of the run show this precision (a "
+        "lower bound that holds in 95 of 100 cases)",
     )
     parser.add_argument(
         "--coverage",
