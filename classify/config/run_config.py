@@ -227,6 +227,8 @@ class RunConfig:
             return faults
         if data.folds == 1:
             faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows out.")
+        if data.split_like is not None and data.folds:
+            faults.append(f"{flag} and --split-like {data.split_like} both define the folds; drop one of them.")
         if training.max_minutes is not None:
             faults.append(
                 f"--max-minutes limits a single training, but {flag} trains {folds + 1} models; drop one of them."
@@ -235,7 +237,6 @@ class RunConfig:
             "--eval-data": data.eval_data is not None,
             "--split-by-time": data.split_by_time is not None,
             "--out-of-scope-label": data.out_of_scope_label is not None,
-            "--split-like": data.split_like is not None and bool(data.folds),
             "--patience": training.patience is not None,
             f"--keep {training.keep}": training.keep == "best",
         }

@@ -72,8 +72,10 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         train = Split(table, kept, targets[kept])
         texts = table.text_hashes(columns.text)
         parts[(parts == _TRAIN) & ~np.isin(texts, texts[kept])] = split_record.UNUSED
-    of_all = ""
-    if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
+    of_all, unused = "", []
+    if config.max_eval_samples is not None and assigned.num_folds:
+        unused.append("--max-eval-samples has no effect: with folds, no rows are held out that it could limit")
+    elif config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
         of_all = f" of {len(validation):,} (--max-eval-samples)"
         labels, limit = encoder.stratify_by(validation.targets), config.max_eval_samples
         kept = cap_rows(labels, np.arange(len(validation)), limit, seed=0)
@@ -98,7 +100,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     }
     read = [source for source in (table, tables.eval, tables.test) if source is not None]
     texts_noted = [finding for source in read for finding in note_empty_texts(source, columns.texts)]
-    warnings = [*_warnings(columns, encoder, train, scored, in_training), *assigned.notes]
+    warnings = [*_warnings(columns, encoder, train, scored, in_training), *assigned.notes, *unused]
     rest = [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
     held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation):,}{of_all}"
     sizes = f"train {len(train):,}, {held_out}, test {len(test) if test else 0:,}"

@@ -622,3 +622,13 @@ def test_lists_of_rows_without_a_label(tmp_path: Path, options: dict[str, Any], 
     splits = load(tmp_path / "a.jsonl", **options)
     assert splits.labels == ["a", "b"]
     assert int(splits.labelled.sum()) == labelled
+
+
+def test_a_limit_of_validation_rows_is_noted_where_folds_have_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
+    tables = read_tables(DataConfig(data=str(path), max_eval_samples=5))
+    for folds, noted in ((4, True), (0, False)):
+        notes = notes_of(split_table(tables, recognize(tables), 0, folds))
+        assert (
+            "--max-eval-samples has no effect: with folds, no rows are held out that it could limit" in notes
+        ) == noted
