@@ -21,7 +21,10 @@ _NO_ROOM = (
     "can't allocate memory",
     "bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # the handle's workspace did not fit
+    "CUDNN_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
+    "Cuda failure 2 'out of memory'",  # of NCCL
     "RESOURCE_EXHAUSTED",
 )
 # oneDNN's message where memory ran out, and also where the CPU does not support an operation.

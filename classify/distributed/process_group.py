@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib
+import json
 import os
 import re
 import socket
@@ -21,7 +22,7 @@ from classify.distributed.watchdog import Watchdog
 from classify.distributed.world import World
 from classify.errors import DeviceError
 from classify.launch import accelerators, interrupts, process_settings
-from classify.launch.device_plan import DevicePlan, ParallelMode, check_own_device, device_identity
+from classify.launch.device_plan import DevicePlan, ParallelMode, check_own_device, check_same_kind, device_identity
 from classify.launch.launcher import Launch, export, take_listener
 
 _PATIENCE_SECONDS = 20.0
@@ -73,10 +74,20 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
         _refuse_timeout(f"{rank}: not all ranks came to {address}:{port} within {timeout.total_seconds():g} s"),
     ):
         store = _open_store(launch, timeout)
-        if plan.n_gpu and not plan.backend_spec.in_main_memory:  # else ranks may share a device
-            check_own_device(plan, _exchange(store, launch, _identity(plan)))
+        owns_device = plan.n_gpu > 0 and not plan.backend_spec.in_main_memory  # else ranks may share one
+        place = [torch.device(plan.device).type, plan.backend, _identity(plan) if owns_device else ""]
+        places = [json.loads(text) for text in _exchange(store, launch, json.dumps(place))]
+        check_same_kind([(kind, backend) for kind, backend, _ in places])
+        if owns_device:
+            check_own_device(plan, [identity for *_, identity in places])
         torch.distributed.init_process_group(
-            plan.backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout
+            plan.backend,
+            store=store,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            timeout=timeout,
+            # The ranks connect here, inside the block that explains a hang, and not at the first collective.
+            device_id=torch.device(plan.device) if owns_device else None,
         )
     _formed += 1
     return store

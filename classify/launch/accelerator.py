@@ -67,6 +67,10 @@ class Accelerator:
         """Return whether bf16 is the default precision of such devices on this machine."""
         return False
 
+    def lacks_bf16(self) -> bool:
+        """Return whether a device of this machine is known to compute bf16 by emulation, slower than fp32."""
+        return False
+
     def flush(self) -> None:
         """Run recorded operations, on devices with `lazy_execution`."""
 
@@ -98,6 +102,10 @@ class CUDA(Accelerator):
 
     def prefers_bf16(self) -> bool:
         """Return whether the GPU computes in bfloat16."""
+        return not self.lacks_bf16()
+
+    def lacks_bf16(self) -> bool:
+        """Return whether the GPU is older than Ampere."""
         import torch
 
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        return not torch.cuda.is_bf16_supported(including_emulation=False)

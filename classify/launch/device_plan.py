@@ -284,6 +284,21 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
     return json.dumps([machine, kind, number, choice])
 
 
+def check_same_kind(places: Sequence[tuple[str, str]]) -> None:
+    """Raise DeviceError where ranks are on devices of two kinds, which would wait for each other in two backends.
+
+    `places` are kind and backend of all ranks, in rank order.
+    """
+    first = places[0]
+    for rank, place in enumerate(places):
+        if place != first:
+            raise DeviceError(
+                f"rank 0 is on {first[0]} with {first[1]}, rank {rank} on {place[0]} with {place[1]}; expected one "
+                f"kind of device. Does the GPU of rank {rank if place[0] == 'cpu' else 0} work (nvidia-smi)? "
+                "Otherwise start all with --cpu."
+            )
+
+
 def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
     """Raise InputError if two ranks are on the same device; `identities` are those of all ranks, in rank order."""
     for rank, identity in enumerate(identities):

@@ -148,9 +148,13 @@ def _select_cls(module: Any, args: Any, output: Any) -> Any:
 
 
 def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
-    """Average each text's tokens: (T, H) to (N, H)."""
-    means = [
-        hidden[start : start + count * length].unflatten(0, (count, length)).mean(dim=1)
-        for start, count, length in boundaries.groups
-    ]
-    return torch.cat(means)[: len(boundaries.starts)]  # excludes the padding
+    """Average each text's tokens: (T, H) to (N, H).
+
+    Only the tensors of the boundaries say where texts end: a recorded pass is replayed with other texts in them, while
+    Python's numbers would be those of the texts that it was recorded with.
+    """
+    ends = boundaries.cumulative[1:]
+    text = torch.searchsorted(ends, torch.arange(boundaries.tokens, device=ends.device, dtype=ends.dtype), right=True)
+    sums = hidden.new_zeros((len(ends), hidden.shape[1]), dtype=torch.float32).index_add(0, text, hidden.float())
+    means = sums / boundaries.cumulative.diff()[:, None]
+    return means[: len(boundaries.starts)].to(hidden.dtype)  # excludes the padding

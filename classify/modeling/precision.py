@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from classify.distributed.world import World
 from classify.errors import InputError
 from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
@@ -134,9 +135,30 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
             why = "this GPU supports bfloat16; scores are computed in fp32"
             return Precision("bf16", torch.bfloat16, why, kind, automatic=True)
         return Precision("fp32", None, f"full precision, the default on {kind}", kind, automatic=True)
+    if name == "bf16" and accelerator.lacks_bf16():
+        raise InputError("--precision bf16: this GPU computes it by emulation, slower than fp32; use fp16 or fp32.")
     if name == "tf32" and not accelerator.has_tf32:
         raise InputError(f"--precision tf32 needs an NVIDIA GPU. Got device {kind} instead; use fp32 or bf16.")
     return Precision(name, HALF.get(name), "as requested", kind)
+
+
+def agree_on_precision(precision: Precision, world: World, before: str | None) -> Precision:
+    """Return the precision of this device, or the one that all ranks share where a default differs. A collective.
+
+    A resumed run keeps `before`, in which it began, where each rank's device has it; of CPUs
+    `set_precision_and_packing` decides.
+    """
+    accelerator = accelerators.of(precision.device_type)
+    if accelerator.precision_by_processor:
+        return precision
+    some_lack_it = world.all_reduce_any(accelerator.lacks_bf16())
+    if not precision.automatic:
+        return precision
+    if before in ("bf16", "fp32") and before != precision.name and not (before == "bf16" and some_lack_it):
+        return dataclasses.replace(precision, name=before, half_dtype=HALF.get(before), why="as in the resumed run")
+    if precision.name == "bf16" and some_lack_it:
+        return dataclasses.replace(precision, name="fp32", half_dtype=None, why="a GPU of another rank has no bfloat16")
+    return precision
 
 
 def has_bf16_instructions() -> bool:

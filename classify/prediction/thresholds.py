@@ -31,7 +31,8 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
         )
         raise InputError(
             f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
-            f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, or --min-confidence."
+            f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, or "
+            "--min-confidence."
         )
     return threshold
 

@@ -42,6 +42,7 @@ from classify.modeling.coverage import check_coverage, check_ids
 from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
 from classify.modeling.precision import (
     Precision,
+    agree_on_precision,
     choose_cpu_precision,
     choose_precision,
     cpu_default,
@@ -252,6 +253,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         checkpoint = resume.find(output) if output.resumes else None
         placing = placement.place(output.folder)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
+        precision = agree_on_precision(precision, world, before)
         packing_reason = set_precision_and_packing(inputs, classifier, data.of(train).tokens, world, precision, before)
         timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world, placement, inputs.parts.optimizer)
@@ -413,6 +415,10 @@ def set_precision_and_packing(
     packing = choose_packing(classifier, tokens, rows, world, inputs.config.model.packing)
     if not classifier.packed:
         classifier.set_precision(padded)
+    flash = classifier.loses_attention_dropout(world.device)
+    if world.all_reduce_any(not flash) and flash:  # of GPUs of two generations: some would train with dropout
+        classifier.install_kernels(world.device, off=("ragged attention",))
+        classifier.use_packing(classifier.packed)
     return packing
 
 

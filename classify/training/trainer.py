@@ -21,7 +21,7 @@ import torch
 from classify.data import sampler
 from classify.data.sampler import Rows
 from classify.data.tokenize import TokenizedSplit
-from classify.distributed.memory import attempt, release_cache
+from classify.distributed.memory import attempt
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.launch import accelerators
 from classify.modeling.classifier import Classifier
@@ -376,8 +376,7 @@ class Trainer:
             raise ClassifyError(fault)
         # Ranks may have split their shards into different numbers of micro-batches.
         self.progress.min_micro_batches = self.world.all_reduce_max(self._halved(step))
-        self.strategy.clear_gradients()
-        release_cache(self.world.device)
+        self.strategy.release_memory()
 
     def _explain_single_text(self, step: sampler.Step, reason: str) -> str | None:
         """Return the message where smaller micro-batches cannot help, since each holds a single text already."""

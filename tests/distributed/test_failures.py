@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import torch
 
 from classify.config.schema import TrainingConfig
 from classify.distributed.process_group import _exchange
-from classify.errors import InputError
+from classify.errors import DeviceError, InputError
 from classify.launch.launcher import read_launch
 from tests.support.processes import (
     ROOT,
@@ -371,3 +373,19 @@ def interrupt_one_rank() -> None:
 
 def test_an_interrupt_of_one_rank_ends_the_wait_of_the_others() -> None:
     run_distributed_test(interrupt_one_rank, 2, timeout=60)
+
+
+def meet_on_two_kinds_of_devices() -> None:
+    """Rank 1's GPU has failed: it takes the CPU, where it would wait for ever for a rank that waits under NCCL."""
+    from classify.distributed import process_group
+
+    plan = TrainingConfig(use_cpu=True).device_plan
+    if plan.launch.rank == 0:
+        plan = replace(plan, device="cuda:0", n_gpu=1, backend="nccl")
+        process_group._identity = lambda plan: "a GPU"  # type: ignore[assignment]
+    with pytest.raises(DeviceError, match="rank 0 is on cuda with nccl, rank 1 on cpu with gloo"):
+        process_group._form_group(plan, timedelta(seconds=30))
+
+
+def test_ranks_on_two_kinds_of_devices_end_at_once() -> None:
+    run_distributed_test(meet_on_two_kinds_of_devices, 2, timeout=60)

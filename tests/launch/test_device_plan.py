@@ -8,7 +8,7 @@ import pytest
 
 from classify.distributed.network import interface_towards
 from classify.errors import DeviceError, InputError
-from classify.launch.device_plan import Hardware, ParallelMode, device_identity, plan_devices
+from classify.launch.device_plan import Hardware, ParallelMode, check_same_kind, device_identity, plan_devices
 from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
 from classify.launch.process_settings import choose_threads, limit_spinning
 from tests.support.findings import notes_of
@@ -329,6 +329,16 @@ def test_a_job_of_open_mpi_that_has_no_name() -> None:
 def test_tasks_of_an_unknown_launcher_do_not_train_side_by_side() -> None:
     with pytest.raises(DeviceError, match="each would train alone"):
         read_launch({"PMI_SIZE": "2", "PMI_RANK": "1"})
+
+
+@pytest.mark.parametrize("broken", [0, 2])
+def test_a_rank_on_another_kind_of_device_is_named(broken: int) -> None:
+    """Its GPU has failed, so it would meet nobody under gloo, while the others wait under nccl."""
+    places = [("cuda", "nccl")] * 3
+    check_same_kind(places)
+    places[broken] = ("cpu", "gloo")
+    with pytest.raises(DeviceError, match=f"Does the GPU of rank {broken} work"):
+        check_same_kind(places)
 
 
 @pytest.mark.parametrize(("text", "tasks"), [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2])])

@@ -16,7 +16,9 @@ from classify.config.schema import TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
+from classify.modeling.cls_hooks import _text_means
 from classify.modeling.hub import resolve_model
+from classify.modeling.layout import Boundaries
 from classify.modeling.loading import load_pretrained
 from classify.modeling.memory_estimate import count_weights
 from classify.tables.formats.registry import read_table
@@ -155,3 +157,13 @@ def test_the_pooling_of_a_configuration_is_taken_or_replaced(
                 expected = stock(**tokenizer(text, return_tensors="pt")).logits[0].softmax(0)
             np.testing.assert_allclose(row, expected, atol=1e-5)
     assert poolings == {"auto": "mean" if kind == "modernbert-mean" else first, "first": first, "mean": "mean"}
+
+
+def test_means_follow_the_tensors_alone() -> None:
+    """A recorded pass keeps the numbers of the batch that it was recorded with, and gets the next one's tensors."""
+    hidden = torch.arange(14.0)[:, None] * torch.tensor([1.0, -2.0])
+    cumulative = torch.tensor([0, 3, 4, 9, 14], dtype=torch.int32)  # the last is padding
+    recorded = ((0, 2, 2), (4, 1, 5), (9, 1, 5))
+    boundaries = Boundaries(recorded, torch.tensor([0, 3, 4]), cumulative, 5, 14)
+    means = _text_means(hidden, boundaries)
+    assert means.tolist() == [[1.0, -2.0], [3.0, -6.0], [6.0, -12.0]]

@@ -13,6 +13,7 @@ from classify.modeling.packing import MOST_ROUNDED, pad_packed, round_tokens
 from classify.modeling.precision import choose_precision
 from classify.training.contrastive import ContrastiveTrainer
 from classify.training.trainer import Trainer
+from tests.support import tiny
 from tests.support.runs import data_and_model, make_trainer
 
 GPU = torch.device("cuda")
@@ -74,6 +75,19 @@ def test_replayed_steps_are_those_computed_kernel_by_kernel(
     assert sum(got[-5:]) < 0.8 * sum(got[:5])
     assert got[:8] == pytest.approx(want[:8], abs=2e-3)  # atomic additions of flash attention differ, later by more
     assert got == pytest.approx(want, abs=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed_means_are_those_of_the_texts_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an architecture that averages the tokens of each text."""
+    folder, found = tiny.make_model(tmp_path / "model", "modernbert-mean"), []
+    for most in (48, 0):
+        monkeypatch.setattr("classify.training.strategies.cuda_graphs._MOST_GRAPHS", most)
+        trainer = make(folder)
+        found.append(losses(trainer))
+        assert bool(trainer.strategy.graphs.recordings) == bool(most)
+    assert found[0][:8] == pytest.approx(found[1][:8], abs=5e-3)
 
 
 @pytest.mark.gpu

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,14 @@ from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
 from classify.launch.process_settings import get_products, set_products
-from classify.modeling.precision import FP32, Precision, choose_cpu_precision, choose_precision, for_prediction
+from classify.modeling.precision import (
+    FP32,
+    Precision,
+    agree_on_precision,
+    choose_cpu_precision,
+    choose_precision,
+    for_prediction,
+)
 from classify.prediction.predictor import load_classifier
 from classify.training.strategies.half_weights import WithHalfWeights
 from classify.training.trainer import Trainer
@@ -80,19 +89,23 @@ def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(
-    ("precision", "half"),
+    ("choose", "words", "half"),
     [
-        (choose_precision("bf16", GPU), False),
-        (choose_precision("fp16", GPU), False),
-        (choose_precision("fp16", GPU, "O1"), False),
-        (choose_precision("bf16", GPU, "O2"), False),  # once its weights are whole again
-        (choose_precision("bf16", CPU), False),
-        (for_prediction("bf16", GPU), True),
-        (for_prediction("fp32", GPU), False),
+        (choose_precision, ("bf16", GPU), False),
+        (choose_precision, ("fp16", GPU), False),
+        (choose_precision, ("fp16", GPU, "O1"), False),
+        (choose_precision, ("bf16", GPU, "O2"), False),  # once its weights are whole again
+        (choose_precision, ("bf16", CPU), False),
+        (for_prediction, ("bf16", GPU), True),
+        (for_prediction, ("fp32", GPU), False),
     ],
 )
-def test_scores_are_computed_in_full_precision_unless_asked(precision: Precision, half: bool) -> None:
+def test_scores_are_computed_in_full_precision_unless_asked(
+    choose: Callable[..., Precision], words: tuple[Any, ...], half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On any device; `classify predict --precision bf16` asks for it."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    precision = choose(*words)
     assert isinstance(precision.autocast(training=False), contextlib.nullcontext) is not half
     assert isinstance(precision.autocast(training=True), contextlib.nullcontext) is (precision.half_dtype is None)
 
@@ -337,3 +350,31 @@ def test_tf32_is_for_training_alone() -> None:
             assert get_products() == ("tf32", "tf32")
     finally:
         set_products(before)
+
+
+def test_bf16_is_refused_where_a_gpu_would_emulate_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    with pytest.raises(InputError, match=r"--precision bf16: this GPU computes it by emulation.* use fp16 or fp32"):
+        choose_precision("bf16", GPU)
+    assert choose_precision("auto", GPU).name == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "before", "name"),
+    [
+        ((), None, "bf16"),
+        ((), "fp32", "fp32"),  # a run that began on an older card
+        ((0,), "bf16", "fp32"),  # which has no bf16 to keep: the checkpoint's identity refuses it
+        ((1,), None, "fp32"),  # another rank's card
+        ((1,), "fp32", "fp32"),
+    ],
+)
+def test_all_ranks_train_in_one_precision(
+    monkeypatch: pytest.MonkeyPatch, lacking: tuple[int, ...], before: str | None, name: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: 0 not in lacking)
+    world: Any = SimpleNamespace(all_reduce_any=lambda flag: flag or 1 in lacking)
+    agreed = agree_on_precision(choose_precision("auto", GPU), world, before)
+    assert (agreed.name, agreed.half_dtype) == (name, torch.bfloat16 if name == "bf16" else None)
+    requested = choose_precision("fp16", GPU)
+    assert agree_on_precision(requested, world, before) is requested

@@ -19,6 +19,7 @@ from torch import nn
 
 from classify.config.schema import TrainingConfig
 from classify.distributed import sharding
+from classify.distributed.memory import release_cache
 from classify.distributed.world import World
 from classify.findings import Finding
 from classify.modeling.classifier import Classifier
@@ -137,6 +138,11 @@ class Strategy:
     def clear_gradients(self) -> None:
         """Forget the passes since the last optimizer step, so that they can be repeated."""
         self.optimizer.zero_grad()
+
+    def release_memory(self) -> None:
+        """Forget the passes since the last optimizer step, and free what they allocated: they are repeated in parts."""
+        self.clear_gradients()
+        release_cache(self.world.device)
 
     def named_weights(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors that hold the model's weights exactly, by parameter name."""

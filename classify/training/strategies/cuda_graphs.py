@@ -84,11 +84,19 @@ class WithGraphs(Strategy):
 
     def reset_optimizer(self) -> None:
         """Forget the recordings, which hold the addresses of gradients."""
+        self._forget_recordings()
+        super().reset_optimizer()
+        self.classifier.rounds_tokens = True
+
+    def release_memory(self) -> None:
+        """Forget the recordings, too: they keep the memory of all their passes."""
+        self._forget_recordings()
+        super().release_memory()
+
+    def _forget_recordings(self) -> None:
         for weight in self.classifier.parameters():
             weight.grad = None
-        super().reset_optimizer()
         self.graphs = TrainingGraphs(self.classifier)
-        self.classifier.rounds_tokens = True
 
     def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
         return self.graphs.forward(batches[0].to(self.world.device), features=features)

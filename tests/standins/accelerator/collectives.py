@@ -42,6 +42,10 @@ class VendorGroup(dist.ProcessGroup):
                 raise RuntimeError(f"{self._backend} needs {self._kind} tensors. Got one on {tensor.device} instead.")
         return [self._native.on_cpu(t) if isinstance(t, torch.Tensor) else self._host(t) for t in tensors]
 
+    def _get_backend(self, device: Any) -> Any:
+        """What torch asks to connect the ranks at once, where the process group has been given a device."""
+        return types.SimpleNamespace(supports_splitting=False)
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         if self._backend != "nccl" and any(tensor.dtype is torch.float64 for tensor in tensors):
             raise RuntimeError(f"{self._backend} cannot add float64.")
