@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import functools
 import importlib.util
-import ipaddress
 import os
 import signal
 import socket
@@ -16,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from classify.commands import flags
-from classify.commands.failure import print_error
 from classify.config.fields import at_least, between, parse
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 from classify.launch import launcher
+from classify.serving import is_loopback
 
 _EXTRA = ("fastapi", "uvicorn", "prometheus_client")
 # Requests that have come are answered within this many seconds after SIGTERM.
@@ -32,7 +30,7 @@ def make_parser(program: str) -> Parser:
     parser = Parser(
         prog=program,
         description="Serve a trained or exported model over HTTP: POST /predict, a page at /, /openapi.json, /metrics. "
-        "Requests that come together are computed together. SIGHUP loads the folder again.",
+        "Requests that come together are computed together.",
     )
     flags.add_model(parser)
     parser.add_argument("--port", metavar="INT", default="8000", help="port (default: 8000; 0: any free one)")
@@ -45,7 +43,6 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--max-wait-ms", metavar="FLOAT", default="5", help="how long a request waits for others (default: 5)"
     )
-    parser.add_argument("--workers", metavar="INT", default="1", help="processes that share the cores (default: 1)")
     return parser
 
 
@@ -53,11 +50,10 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
     port = int(parse(options.port, (int,), "--port", between(0, 65_535, include_high=True)))
     wait = float(parse(options.max_wait_ms, (float,), "--max-wait-ms", at_least(0))) / 1000
-    workers = flags.count(options.workers, "--workers")
     if launcher.here().is_launched:
         raise InputError("classify serve is one process; start it without a launcher.")
     token = _read_token(options.token_file)
-    if token is None and not _is_loopback(options.host):
+    if token is None and not is_loopback(options.host):
         raise InputError(
             f"--host {options.host}: other machines could use the server; give --token-file, or set {_TOKEN}."
         )
@@ -68,44 +64,36 @@ def run(arguments: Sequence[str], program: str) -> int:
 
     read_settings(options.model)
     with _listen(options.host, port) as listener:
-        serve = functools.partial(_serve, options, listener, wait, token)
-        if workers == 1:
-            return serve(0)
-        from classify.serving.workers import run_workers
-
-        def work(number: int) -> int:
-            try:
-                return serve(number)
-            except Exception as error:
-                return print_error(error, options.debug)
-
-        return run_workers(workers, work)
+        return _serve(options, listener, wait, token)
 
 
-def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, token: str | None, number: int) -> int:
-    """Serve until a signal comes; the worker of number 0 prints the address."""
+def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, token: str | None) -> int:
+    """Serve until a signal comes; the address is printed when requests are taken."""
     import uvicorn
 
-    from classify.prediction.predictor import Predictor, load_classifier
-    from classify.serving.app import Served, make_app
+    from classify.prediction.predictor import load_classifier
+    from classify.serving.app import make_app
+    from classify.serving.batching import Batcher
 
-    def load() -> Predictor:
-        return load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
-
-    served = Served(load, wait)
+    predictor = load_classifier(options.model, use_cpu=options.cpu, precision=options.precision)
     host, port = listener.getsockname()[:2]
     where = f"[{host}]" if ":" in host else host
-    line = f"serving: http://{where}:{port}/ ({served.predictor.folder}; Ctrl-C ends it)"
-    app = make_app(served, token, lambda: None if number else print(escape_controls(line), flush=True))
+    started: list[Batcher] = []
+
+    def on_start(batcher: Batcher) -> None:
+        started.append(batcher)
+        print(escape_controls(f"serving: http://{where}:{port}/ ({predictor.folder}; Ctrl-C ends it)"), flush=True)
+
+    app = make_app(predictor, token, wait, on_start)
     config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
     # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
-    if served.batcher.is_computing:  # for requests that were given up; the interpreter would wait for the thread
+    if any(batcher.is_computing for batcher in started):  # for requests that were given up
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(0)  # the interpreter would wait for the thread
     return 0
 
 
@@ -135,9 +123,3 @@ def _read_token(file: str | None) -> str | None:
     if not token:
         raise InputError(f"--token-file {file}: expected a token. Got an empty file.")
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

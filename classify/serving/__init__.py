@@ -1,1 +1,26 @@
-"""Serve a trained folder over HTTP; needs the extra `serve`."""
+"""Serve a trained or exported model over HTTP.
+
+`classify serve` runs one process. Several processes are uvicorn's, which loads the attribute `app` in each:
+`CLASSIFY_MODEL=runs/my-1 OMP_NUM_THREADS=1 uvicorn --workers 4 classify.serving:app`, with the token in CLASSIFY_TOKEN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from typing import Any
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine's own."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from classify.serving.app import app_from_environment
+
+    return app_from_environment()

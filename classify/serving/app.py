@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import signal
-import sys
+import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
@@ -16,61 +16,73 @@ from typing import Annotated, Any
 import numpy as np
 import pydantic
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import ClientDisconnect
 
-from classify.errors import ClassifyError
 from classify.files import read_json
-from classify.prediction.predictor import Predictor
+from classify.prediction.predictor import Predictor, load_classifier
+from classify.serving import is_loopback
 from classify.serving.batching import Batcher, QueueFullError
+from classify.tables.encoding import replace_surrogates
 from classify.versions import __version__, versions
 
+# Variables that name the model and the token of a server that `classify serve` did not start.
+MODEL, TOKEN = "CLASSIFY_MODEL", "CLASSIFY_TOKEN"
 # Rows computed at a time; more would make a request of one row wait longer.
-_BATCH_ROWS = 256
+BATCH_ROWS = 256
+# Rows whose time an explanation takes, about, so that it counts as many in the queue.
+EXPLANATION_ROWS = 64
 # Words that an explanation lists.
-_WORDS = 12
+WORDS = 12
+MOST_TEXTS = 1_000
+MOST_CHARACTERS = 100_000
+MOST_BYTES = 8 << 20
+MOST_WAITING_ROWS = 4_000
+# Seconds that a body may take to arrive.
+MOST_SECONDS = 60
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+_JSON = "application/json"
 
 
-# The most texts per request, characters per text, bytes per body, waiting texts, and seconds that a body may take.
-MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES, MOST_WAITING, MOST_SECONDS = 1_000, 100_000, 8 << 20, 4_000, 60
-
-_TEXT = {"type": "string", "pattern": "\\S"}
-_PAIR = {"type": "array", "prefixItems": [_TEXT, _TEXT], "minItems": 2, "maxItems": 2}
+def _clean(text: Any) -> Any:
+    """Replace lone surrogates, which JSON may hold and no tokenizer takes."""
+    return replace_surrogates(text) if isinstance(text, str) else text
 
 
-def _list_of(item: dict[str, Any], example: Any) -> Any:
-    """Return the schema of a request's texts; what is too large is refused with another status."""
-    return pydantic.WithJsonSchema({"type": "array", "items": item, "minItems": 1, "examples": [[example]]})
+def _refuse_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the text is empty")
+    return text
 
 
-def _refuse_other_types(value: Any) -> Any:
-    """Raise ValueError for booleans and strings, which pydantic would take for numbers."""
-    if isinstance(value, bool | str):
-        raise ValueError("expected a number")
-    return value
-
-
-_NUMBER = pydantic.BeforeValidator(_refuse_other_types)
+Text = Annotated[
+    str,
+    pydantic.Field(max_length=MOST_CHARACTERS),
+    pydantic.AfterValidator(_refuse_blank),
+    pydantic.BeforeValidator(_clean),
+]
 
 
 class _Options(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid")
-    top_k: Annotated[int | None, _NUMBER] = pydantic.Field(None, ge=1, description="how many labels to list")
-    min_confidence: Annotated[float | None, _NUMBER] = pydantic.Field(None, ge=0, le=1, description="adds `accepted`")
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+    top_k: int | None = pydantic.Field(None, ge=1, description="how many labels to list")
+    min_confidence: float | None = pydantic.Field(None, ge=0, le=1, description="adds `accepted`")
 
 
 class Texts(_Options):
     """A request for texts."""
 
-    texts: Annotated[list[str], _list_of(_TEXT, "I was charged twice")] = pydantic.Field(min_length=1)
+    texts: list[Text] = pydantic.Field(min_length=1, max_length=MOST_TEXTS, examples=[["I was charged twice"]])
 
 
 class Pairs(_Options):
     """A request for pairs of texts."""
 
-    texts: Annotated[list[tuple[str, str]], _list_of(_PAIR, ["a question", "a passage"])] = pydantic.Field(min_length=1)
+    texts: list[Annotated[tuple[Text, Text], pydantic.Field(strict=False)]] = pydantic.Field(
+        min_length=1, max_length=MOST_TEXTS, examples=[[["a question", "a passage"]]]
+    )
 
 
 class Prediction(pydantic.BaseModel):
@@ -96,103 +108,82 @@ class Word(pydantic.BaseModel):
     score: float
 
 
-class Served:
-    """The folder that is served, which may be replaced, its queue and its metrics."""
+class Metrics:
+    """The counters of one process, in Prometheus's registry."""
 
-    def __init__(self, load: Callable[[], Predictor], wait: float):
-        self.predictor, self._load = load(), load
-        self.stops = False
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter("classify_requests", "requests by status", ["status"], registry=self.registry)
         self.rows = Counter("classify_rows", "texts predicted", registry=self.registry)
         self.seconds = Histogram("classify_request_seconds", "seconds to an answer", registry=self.registry)
-        sizes = Histogram(
+        self.batches = Histogram(
             "classify_batch_rows", "texts of a batch", registry=self.registry, buckets=[2**n for n in range(11)]
         )
-        self.batcher = Batcher(
-            lambda texts: np.column_stack([part for part in self.predictor.predict(texts) if part is not None]),
-            most_rows=_BATCH_ROWS,
-            wait=wait,
-            longest=MOST_WAITING,
-            on_batch=sizes.observe,
-        )
-        waiting = Gauge("classify_waiting_rows", "texts that wait", registry=self.registry)
-        waiting.set_function(lambda: self.batcher.waiting_rows)
-
-    async def reload(self) -> None:
-        """Load the folder again, and serve it from the next batch on; a bad one leaves the old one as it is."""
-        try:
-            loaded = await asyncio.to_thread(self._load)
-            await asyncio.to_thread(loaded.probabilities, [("a", "a") if loaded.texts.pair is not None else "a"])
-        except ClassifyError as error:
-            print(f"error: {error} The model from before stays.", file=sys.stderr, flush=True)
-            return
-        self.predictor = loaded
-        print(f"reloaded: {loaded.folder}", file=sys.stderr, flush=True)
+        self.waiting = Gauge("classify_waiting_rows", "texts that wait", registry=self.registry)
 
 
-def make_app(served: Served, token: str | None, on_start: Callable[[], object] = lambda: None) -> FastAPI:
+def app_from_environment() -> FastAPI:
+    """Make the application for a server of workers, with the model and the token that the environment names."""
+    return make_app(load_classifier(os.environ[MODEL], use_cpu=True), os.environ.get(TOKEN) or None)
+
+
+def make_app(
+    predictor: Predictor,
+    token: str | None = None,
+    wait: float = 0.005,
+    on_start: Callable[[Batcher], object] = lambda batcher: None,
+) -> FastAPI:
     """Make the application; with a `token` every request for predictions or metrics has to carry it.
 
-    `on_start` is called when requests are answered and SIGHUP is heard.
+    Without one it answers only what is asked of this machine's own address, as JSON: a browser sends neither for a page
+    of another site. An idle server waits `wait` seconds for more texts. `on_start` is called when requests are taken.
     """
+    counted = Metrics()
+    batcher = Batcher(
+        lambda texts: np.column_stack([part for part in predictor.predict(texts) if part is not None]),
+        most_rows=BATCH_ROWS,
+        wait=wait,
+        longest=MOST_WAITING_ROWS,
+        on_batch=counted.batches.observe,
+    )
+    counted.waiting.set_function(lambda: batcher.waiting_rows)
+    stops = False
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(served.batcher.run())
-        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
-            asyncio.get_running_loop().add_signal_handler(
-                signal.SIGHUP, lambda: background.append(asyncio.create_task(served.reload()))
-            )
-        on_start()
+        nonlocal stops
+        task = asyncio.create_task(batcher.run())
+        on_start(batcher)
         yield
-        served.stops = True
+        stops = True
         task.cancel()
 
-    background: list[asyncio.Task[None]] = []
     app = FastAPI(title="classify", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+
+    @app.middleware("http")
+    async def count(request: Request, call: Any) -> Response:
+        begin, status = time.perf_counter(), 500
+        try:
+            refusal = None if token is not None else _refuse_foreign(request)
+            response: Response = refusal if refusal is not None else await call(request)
+            status = response.status_code
+        finally:
+            if request.url.path == "/predict":
+                counted.seconds.observe(time.perf_counter() - begin)
+            counted.requests.labels(status).inc()
+        return response
 
     def check_token(request: Request) -> None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if token is None:
             return
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), token.encode()):
+        # The bytes of a header, which starlette decodes as latin-1.
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode("latin-1"), token.encode()):
             raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
     secured = [Depends(check_token)]
-
-    @app.middleware("http")
-    async def count(request: Request, call: Any) -> Response:
-        begin = time.perf_counter()
-        response: Response = await call(request)
-        if request.url.path == "/predict":
-            served.seconds.observe(time.perf_counter() - begin)
-        served.requests.labels(response.status_code).inc()
-        return response
-
-    kind: type[Texts | Pairs] = Pairs if served.predictor.texts.pair is not None else Texts
-
-    async def read(request: Request) -> Texts | Pairs:
-        """Return the texts of a request within the limits. Raises HTTPException with one line."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(MOST_SECONDS):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > MOST_BYTES:
-                        raise HTTPException(413, f"expected a body of at most {MOST_BYTES:,} bytes")
-        except (ClientDisconnect, TimeoutError):
-            raise HTTPException(408, f"expected the whole body within {MOST_SECONDS} seconds") from None
-        try:
-            texts = kind.model_validate_json(bytes(body))
-        except pydantic.ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise HTTPException(422, f"{place or 'body'}: {first['msg']}") from None
-        check_texts(texts.texts)
-        return texts
-
-    schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
+    kind: type[Texts | Pairs] = Pairs if predictor.texts.pair is not None else Texts
+    schema = {"requestBody": {"required": True, "content": {_JSON: {"schema": kind.model_json_schema()}}}}
     refused: dict[int | str, dict[str, Any]] = {
         code: {"description": words}
         for code, words in (
@@ -204,41 +195,42 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
         )
     }
 
-    @app.post("/predict", dependencies=secured, openapi_extra=schema, responses=refused)
-    async def predict(request: Request) -> Answer:
+    @app.post("/predict", dependencies=secured, openapi_extra=schema, responses=refused, response_model=Answer)
+    async def predict(request: Request) -> Response:
         """Predict texts."""
-        texts, predictor = await read(request), served.predictor
-        try:
-            probabilities = await served.batcher.predict(texts.texts)
-        except QueueFullError:
-            raise HTTPException(429, "too many texts wait; try again", {"Retry-After": "1"}) from None
-        served.rows.inc(len(texts.texts))
-        return Answer(predictions=describe(predictor, probabilities, texts.top_k, texts.min_confidence))
+        asked = await _read(request, kind)
+        rows = await _queue(batcher.predict(asked.texts))
+        counted.rows.inc(len(asked.texts))
 
-    if served.predictor.can_explain:
+        def write() -> bytes:  # a thousand texts of a thousand classes take a second, in which others want answers
+            predictions = describe(predictor, rows, asked.top_k, asked.min_confidence)
+            return Answer(predictions=predictions).model_dump_json().encode()
+
+        return Response(await run_in_threadpool(write), media_type=_JSON)
+
+    if predictor.can_explain:
 
         @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
         async def explain(request: Request) -> list[Word]:
             """List the words of the first text that raise or lower the logit of its predicted label most."""
-            texts, predictor = await read(request), served.predictor
-            words = await served.batcher.call(lambda: predictor.explain(texts.texts[0]))
-            ranked = sorted(words, key=lambda word: -abs(word.score))[:_WORDS]
+            text = (await _read(request, kind)).texts[0]
+            words = await _queue(batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS))
+            ranked = sorted(words, key=lambda word: -abs(word.score))[:WORDS]
             return [Word(word=word.word, score=word.score) for word in ranked]
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:
         """Answer while the process lives."""
         return {"status": "ok"}
 
-    @app.get("/ready", responses={503: {"description": "the server ends"}})
+    @app.api_route("/ready", methods=["GET", "HEAD"], responses={503: {"description": "the server ends"}})
     async def ready() -> JSONResponse:
         """Answer 200 while requests are taken, else 503."""
-        return JSONResponse({"ready": not served.stops}, 503 if served.stops else 200)
+        return JSONResponse({"ready": not stops}, 503 if stops else 200)
 
     @app.get("/model", dependencies=secured)
     async def model() -> dict[str, Any]:
         """Describe the model: task, labels, scores of its run, versions."""
-        predictor = served.predictor
         scores: Any = None
         with contextlib.suppress(OSError, ValueError):
             scores = read_json(Path(predictor.folder) / "metrics.json")
@@ -256,7 +248,7 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
     @app.get("/metrics", dependencies=secured, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the counters, in Prometheus's format."""
-        return Response(generate_latest(served.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(counted.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> HTMLResponse:
@@ -267,18 +259,44 @@ def make_app(served: Served, token: str | None, on_start: Callable[[], object] =
     return app
 
 
-def check_texts(texts: Sequence[str | tuple[str, str]]) -> None:
-    """Raise HTTPException for too many texts, too long ones and empty ones."""
-    if len(texts) > MOST_TEXTS:
-        raise HTTPException(413, f"texts: expected at most {MOST_TEXTS:,} in a request; got {len(texts):,}")
-    for number, text in enumerate(texts):
-        for part in (text,) if isinstance(text, str) else text:
-            if not part.strip():
-                raise HTTPException(422, f"texts.{number}: the text is empty")
-            if len(part) > MOST_CHARACTERS:
-                raise HTTPException(
-                    413, f"texts.{number}: expected at most {MOST_CHARACTERS:,} characters; got {len(part):,}"
-                )
+def _refuse_foreign(request: Request) -> Response | None:
+    """Return the refusal of a request that another site's page may have sent through a browser of this machine."""
+    if not is_loopback(request.url.hostname or ""):
+        return JSONResponse({"detail": "without a token, the server answers to localhost alone"}, 403)
+    if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
+        return JSONResponse({"detail": f"expected the header Content-Type: {_JSON}"}, 415)
+    return None
+
+
+async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:
+    """Return a request's texts. Raises HTTPException with one line."""
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            async for chunk in request.stream():  # to its end, or the client would see a broken connection
+                size += len(chunk)
+                if size <= MOST_BYTES:
+                    body += chunk
+    except (ClientDisconnect, TimeoutError):
+        raise HTTPException(408, f"expected the whole body within {MOST_SECONDS} seconds") from None
+    if size > MOST_BYTES:
+        raise HTTPException(413, f"expected a body of at most {MOST_BYTES:,} bytes")
+    try:
+        return kind.model_validate(json.loads(body))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise HTTPException(422, f"{place or 'body'}: {first['msg'].removeprefix('Value error, ')}") from None
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(422, f"body: invalid JSON ({error})") from None
+
+
+async def _queue(answer: Any) -> Any:
+    """Wait for an answer of the queue. Raises HTTPException where that is full."""
+    try:
+        return await answer
+    except QueueFullError:
+        raise HTTPException(429, "too many texts wait; try again", {"Retry-After": "1"}) from None
 
 
 def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
@@ -286,7 +304,7 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
     task, answers = predictor.task, list[Prediction]()
     probabilities, in_scope = predictor.split_outputs(rows)
     values = predictor.answers(probabilities, in_scope)
-    shares = [None] * len(rows) if in_scope is None else in_scope.tolist()
+    shares: Sequence[Any] = [None] * len(rows) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):
         by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
         confidence, is_rejected = float(row.max()) if task.has_confidence else None, value not in task.labels

@@ -52,16 +52,16 @@ class Batcher:
 
     async def predict(self, texts: Sequence[Any]) -> Rows:
         """Return the probabilities of texts. Raises QueueFullError at once where too many rows wait."""
-        if self.waiting_rows and self.waiting_rows + len(texts) > self._longest:
-            raise QueueFullError
+        self._check_room(len(texts))
         request = _Request(texts, asyncio.get_running_loop().create_future())
         self._queue.append(request)
         self.waiting_rows += len(texts)
         self._came.set()
         return await request.answer
 
-    async def call(self, function: Callable[[], Result]) -> Result:
-        """Call a function between two batches, in their thread."""
+    async def call(self, function: Callable[[], Result], rows: int = 0) -> Result:
+        """Call a function that takes as long as `rows` between two batches, in their thread; raises as `predict`."""
+        self._check_room(rows)
 
         def work() -> Result:
             self.is_computing = True
@@ -70,7 +70,16 @@ class Batcher:
             finally:
                 self.is_computing = False
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self.waiting_rows += rows
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self.waiting_rows -= rows
+
+    def _check_room(self, rows: int) -> None:
+        """Raise QueueFullError where that many rows more are too many; one request may always come."""
+        if rows and self.waiting_rows and self.waiting_rows + rows > self._longest:
+            raise QueueFullError
 
     async def run(self) -> None:
         """Compute batches until the task is cancelled."""

@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +49,17 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+# A server whose predictions fail.
+BROKEN = """
+import sys
+from classify.cli import main
+from classify.prediction.predictor import Predictor
+
+Predictor.predict = lambda self, texts: 1 / 0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 class Server:
     """A running server; its answers as (status, JSON)."""
 
@@ -63,6 +73,7 @@ class Server:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Content-Type": "application/json", **headers}
         content = body if isinstance(body, str | bytes | None) else json.dumps(body)
         connection.request(method, path, content, headers)
         response = connection.getresponse()
@@ -70,7 +81,7 @@ class Server:
         self.headers = response.headers
         connection.close()
         is_json = "json" in response.headers.get("Content-Type", "")
-        return response.status, json.loads(answer) if is_json else answer
+        return response.status, json.loads(answer) if is_json and answer else answer
 
     def predict(self, texts: Any, **options: Any) -> Any:
         status, answer = self.ask("POST", "/predict", {"texts": texts, **options})
@@ -133,6 +144,7 @@ def test_what_is_asked_for(server: Server) -> None:
     assert one["accepted"] is False
     assert server.ask("GET", "/health") == (200, {"status": "ok"})
     assert server.ask("GET", "/ready") == (200, {"ready": True})
+    assert [server.ask("HEAD", path)[0] for path in ("/health", "/ready")] == [200, 200], "as health checks ask"
     status, model = server.ask("GET", "/model")
     assert (status, model["task"], model["labels"]) == (200, "single_label", ["app", "card", "money"])
     assert 0 <= model["scores"]["accuracy"] <= 1
@@ -147,22 +159,23 @@ def test_what_is_asked_for(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "expected"),
     [
-        (b"{", 422, "Invalid JSON"),
-        (b"\xff\xfe", 422, "Invalid JSON"),
-        (b"", 422, "Invalid JSON"),
+        (b"{", 422, "invalid JSON"),
+        (b"\xff\xfe", 422, "invalid JSON"),
+        (b"", 422, "invalid JSON"),
+        (b"[" * 100_000, 422, "invalid JSON"),
         ({"texts": []}, 422, "at least 1"),
         ({"texts": [" "]}, 422, "texts.0: the text is empty"),
-        (b'{"texts": ["\\ud800"]}', 422, "Invalid JSON"),
         ({"texts": [["a", "b"]]}, 422, "texts.0: Input should be a valid string"),
-        ({"texts": "a"}, 422, "valid array"),
+        ({"texts": "a"}, 422, "valid list"),
         ({"texts": [1]}, 422, "valid string"),
         ({"texts": ["a"], "top": 1}, 422, "top"),
         ({"texts": ["a"], "top_k": 0}, 422, "top_k"),
         ({"texts": ["a"], "top_k": True}, 422, "top_k"),
         ({"texts": ["a"], "min_confidence": "0.5"}, 422, "min_confidence"),
-        ({"texts": ["x" * 1_000_000]}, 413, "100,000 characters"),
-        ({"texts": ["x"] * 1_001}, 413, "at most 1,000"),
+        ({"texts": ["x" * 1_000_000]}, 422, "texts.0: String should have at most 100000 characters"),
+        ({"texts": ["x"] * 1_001}, 422, "at most 1000"),
         (b" " * (9 << 20), 413, "bytes"),
+        (b" " * (30 << 20), 413, "bytes"),
     ],
 )
 def test_bad_requests_get_one_clear_answer(server: Server, body: Any, status: int, expected: str) -> None:
@@ -188,12 +201,58 @@ def test_other_tasks(case: str, model_folder: Path, tmp_path: Path) -> None:
 
 def test_a_request_that_is_cut_is_no_error_of_the_server(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
-        client.sendall(b'POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{"texts": [')
+        client.sendall(b'POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"texts": [')
     deadline = time.monotonic() + 30
     while 'status="408"' not in (counted := server.ask("GET", "/metrics")[1]):
         assert time.monotonic() < deadline, counted
         time.sleep(0.05)
     assert 'status="500"' not in counted
+
+
+def test_a_lone_surrogate_is_one_unknown_character(server: Server) -> None:
+    """As `predict` reads it; JSON can hold half a character."""
+    status, answer = server.ask("POST", "/predict", b'{"texts": ["my card", "my \\ud800 card"]}')
+    assert (status, len(answer["predictions"])) == (200, 2)
+    (same,) = server.predict(["my \ufffd card"])
+    assert answer["predictions"][1]["confidence"] == pytest.approx(same["confidence"], abs=1e-6)
+
+
+def test_a_page_of_another_site_gets_no_answer(server: Server) -> None:
+    """A browser sends its host, or a body that is no JSON, without asking before."""
+    body = {"texts": ["my card"]}
+    assert server.ask("POST", "/predict", body, Host="evil.example")[0] == 403
+    assert server.ask("GET", "/model", Host=f"evil.example:{server.port}")[0] == 403
+    assert server.ask("POST", "/predict", body, **{"Content-Type": "text/plain"})[0] == 415
+    for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:80"):
+        assert server.ask("POST", "/predict", body, Host=host)[0] == 200
+
+
+def test_explanations_wait_in_the_same_queue() -> None:
+    """Each counts as the rows that it takes as long as; too many are refused at once."""
+    from classify.serving.batching import Batcher, QueueFullError
+
+    go = threading.Event()
+
+    async def ask() -> None:
+        batcher = Batcher(lambda texts: np.zeros((len(texts), 1)), most_rows=4, wait=0.0, longest=6)
+        waiting = [asyncio.create_task(batcher.call(lambda: go.wait(30), 3)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert batcher.waiting_rows == 6
+        with pytest.raises(QueueFullError):
+            await batcher.call(go.set, 3)
+        with pytest.raises(QueueFullError):
+            await batcher.predict(["a"])
+        go.set()
+        assert await asyncio.gather(*waiting) == [True, True]
+        assert batcher.waiting_rows == 0
+
+    asyncio.run(ask())
+
+
+def test_errors_of_the_server_are_counted(finished: Path) -> None:
+    with serve(finished, program=("-c", BROKEN)) as server:
+        assert server.ask("POST", "/predict", {"texts": ["my card"]})[0] == 500
+        assert 'classify_requests_total{status="500"} 1.0' in server.ask("GET", "/metrics")[1]
 
 
 def test_a_token(finished: Path, tmp_path: Path, capsys: Any) -> None:
@@ -207,6 +266,10 @@ def test_a_token(finished: Path, tmp_path: Path, capsys: Any) -> None:
             assert server.ask("POST", "/predict", body, Authorization=f"{scheme} secret")[0] == 200
         assert server.ask("GET", "/health")[0] == 200
         assert server.ask("GET", "/metrics")[0] == 401
+    (tmp_path / "token").write_text("sécret\n")
+    with serve(finished, "--token-file", str(tmp_path / "token")) as server:
+        header = {"Authorization": "Bearer sécret".encode().decode("latin-1")}
+        assert server.ask("POST", "/predict", body, **header, Host="elsewhere.example")[0] == 200
     assert main(["serve", "--model", str(finished), "--host", "0.0.0.0"]) == 2
     assert "give --token-file" in capsys.readouterr().err
 
@@ -233,101 +296,29 @@ def test_sigterm_answers_what_it_has_and_ends_with_0(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sighup_loads_the_folder_again(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "served"
-    shutil.copytree(finished, folder)
-    stop = threading.Event()
-    with serve(folder) as server, ThreadPoolExecutor(1) as client:
-
-        def keep_asking() -> int:
-            asked = 0
-            while not stop.is_set():
-                server.predict(["my card"])
-                asked += 1
-            return asked
-
-        asking = client.submit(keep_asking)
-        assert server.process.stderr is not None
-        server.process.send_signal(signal.SIGHUP)
-        assert server.process.stderr.readline().startswith("reloaded: ")
-        weights = (folder / "model.safetensors").read_bytes()
-        (folder / "model.safetensors").write_bytes(weights[:100])
-        server.process.send_signal(signal.SIGHUP)
-        assert "The model from before stays" in server.process.stderr.readline()
-        stop.set()
-        assert asking.result(timeout=60) > 0, "each was answered"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
-def test_workers_share_the_port_and_end_together(finished: Path) -> None:
-    with serve(finished, "--workers", "2") as server:
-        children = psutil.Process(server.process.pid).children()
-        assert len(children) == 2
-        assert {len(child.cpu_affinity()) for child in children} == {len(os.sched_getaffinity(0)) // 2}
-        with ThreadPoolExecutor(8) as clients:
-            assert len(list(clients.map(server.predict, [["my card"]] * 40))) == 40
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=20) == 0
-        assert not psutil.wait_procs(children, timeout=5)[1]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
-def test_a_worker_that_dies_ends_all(finished: Path) -> None:
-    with serve(finished, "--workers", "2") as server:
-        children = psutil.Process(server.process.pid).children()
-        children[0].kill()
-        assert server.process.wait(timeout=20) == 1
-        assert server.process.stderr is not None
-        assert server.process.stderr.readline() == "error: a worker ended with -9\n"
-        assert not psutil.wait_procs(children, timeout=5)[1]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two cores")
-def test_workers_say_why_they_cannot_start(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "damaged"
-    shutil.copytree(finished, folder)
-    (folder / "tokenizer.json").write_text("{")
-    command = [sys.executable, "-m", "classify", "serve", "--model", str(folder), "--port", "0", "--workers", "2"]
-    done = subprocess.run(command, env=unlaunched(), capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert "tokenizer.json or tokenizer_config.json cannot be read" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exported", [False, True], ids=["folder", "export"])
-def test_workers_of_gunicorn_answer(exported: bool, finished: Path, tmp_path: Path) -> None:
-    """They are forked from a process that has loaded the model."""
-    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
-    folder = tmp_path / "onnx" if exported else finished
-    if exported:
-        assert main(["export", "--model", str(finished), "--out", str(folder)]) == 0
+def test_workers_of_uvicorn_answer(finished: Path) -> None:
+    """Each loads the model; a proxy, a container or uvicorn itself starts them."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    command = [sys.executable, "-m", "gunicorn", "--preload", "--worker-class", "uvicorn_worker.UvicornWorker"]
-    command += ["--workers", "2", "--bind", f"127.0.0.1:{port}", "--pythonpath", str(ROOT / "configs" / "serve")]
-    environment = {**unlaunched(), "CLASSIFY_MODEL": folder.name}
-    process = subprocess.Popen(
-        [*command, "server:app"], env=environment, cwd=folder.parent, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "uvicorn", "classify.serving:app", "--workers", "2", "--port", str(port)]
+    environment = {**unlaunched(), "CLASSIFY_MODEL": str(finished), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr or ():
-            if "Application startup complete" in line or "Booting worker" in line:
+            if "Application startup complete" in line:
                 break
-        server = Server(process, port)
-        texts = [text for text, _ in tiny.table_rows(200)]
+        server, texts = Server(process, port), [text for text, _ in tiny.table_rows(200)]
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(server.predict, [texts] * 8))
-        assert all(answer == answers[0] for answer in answers)
-        with load_classifier(str(folder), use_cpu=True) as predictor:
+        with load_classifier(str(finished), use_cpu=True) as predictor:
             expected = predictor.task.values(predictor.task.decide(predictor.probabilities(texts)))
-        assert [one["prediction"] for one in answers[0]] == list(expected)
+        assert all([one["prediction"] for one in answer] == list(expected) for answer in answers)
         process.terminate()
         assert process.wait(timeout=30) == 0
     finally:
+        for child in psutil.Process(process.pid).children() if process.poll() is None else ():
+            child.kill()
         process.kill()
         process.communicate(timeout=30)
 
@@ -351,7 +342,6 @@ def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Pa
         (["--port", "{taken}"], "the port is in use"),
         (["--max-wait-ms", "-1"], "--max-wait-ms"),
         (["--token-file", "/nowhere"], "cannot be read"),
-        (["--workers", "9999"], "this process may use"),
         (["--model", "/nowhere"], "no such folder"),
     ],
 )
