@@ -101,5 +101,6 @@ def _describe(drift: Drift, left_out: int) -> str:
     before, now = drift.rows
     changed = sum(change.is_clear for change in drift.changes)
     words = {0: "no property differs", 1: "1 property differs"}.get(changed, f"{changed} properties differ")
-    rest = f"; {left_out:,} rows without a text, or in the table of the run, are left out" if left_out else ""
+    left = "rows without a text, or with one that recurs in both together, are left out"
+    rest = f"; {left_out:,} {left}" if left_out else ""
     return f"{words} by more than chance ({before:,} rows of the run, {now:,} new{rest})"

@@ -83,7 +83,7 @@ def fit_baseline(
     else:
         if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
             rows = cap_rows(stratify_by, rows, MAX_ROWS, seed=seed)
-        features, estimator = _make_features(texts, MAX_WEIGHTS // (2 * model.outputs)), model.estimator
+        features, estimator = make_features(texts, MAX_WEIGHTS // (2 * model.outputs)), model.estimator
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # not converged, many classes: not actionable
             estimator.fit(features.fit_transform([texts[row] for row in rows.tolist()]), targets[rows])
@@ -93,8 +93,11 @@ def fit_baseline(
     return Baseline(metrics(predicted, held_out_targets), len(rows), seconds, model.name, predicted)
 
 
-def _make_features(texts: Sequence[str], most: int) -> Any:
-    """Return an unfitted vectorizer; each kind of n-gram has at most `most` features."""
+def make_features(texts: Sequence[str], most: int) -> Any:
+    """Return an unfitted vectorizer of words and characters; each kind of n-gram has at most `most` features.
+
+    Of characters alone where texts have no spaces.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_union
 

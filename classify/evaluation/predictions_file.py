@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from classify.errors import list_some
-from classify.files import atomic_path
+from classify.files import atomic_path, read_json
+from classify.tables.formats.delimited import read_written
 from classify.tables.table import Kind, Table
-from classify.tables.writers import TableWriter, find_writer, kinds_of
+from classify.tables.writers import TableWriter, find_writer, kinds_of, unescape_formula
 
+FILE = "predictions.csv"
 # Column of the fold that predicted a row, in cross-validation.
 FOLD_COLUMN = "fold"
 # Formats of probabilities and scores: for programs, and for readers of a spreadsheet.
@@ -24,6 +28,15 @@ _TEXT_COLUMNS = ("predicted_label", "label_", "accepted")
 # Between the labels of a cell.
 JOIN = "|"
 _BLOCK = 4096
+
+
+def read_predictions(folder: Path) -> Table:
+    """Read predictions.csv of a result folder, with the texts that were predicted. Raises OSError and InputError."""
+    table = read_written(str(folder / FILE))
+    if not read_json(folder / "run.json").get("config", {}).get("training", {}).get("excel_safe"):
+        return table
+    columns = [list(map(unescape_formula, table.column(name))) for name in table.columns]
+    return replace(table, arrow=pyarrow.table(columns, names=table.columns))
 
 
 def name_columns(table: Table, added: Sequence[str]) -> list[str]:

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import Tokens
 from classify.errors import InputError
+from classify.evaluation.predictions_file import FILE as PREDICTIONS
+from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.prediction.predictor import Predictor
-from classify.tables.formats.delimited import read_written
 from classify.tasks.base import Task
 
-_PREDICTIONS = "predictions.csv"
 # Rows of the run that an export is checked on, and the seed of intervals.
 _ROWS, _SEED = 1_000, 42
 # Texts that a table rarely has: none, blank, one character, outside the basic plane.
@@ -47,11 +47,11 @@ def draw_sample(predictor: Predictor) -> Sample:
     Raises InputError for a folder without these rows.
     """
     folder = Path(predictor.folder)
-    for name in (FILE, _PREDICTIONS):
+    for name in (FILE, PREDICTIONS):
         if not (folder / name).exists():
             raise InputError(f"--model {folder}: no {name} in it, whose rows check an export; copy the whole folder.")
     scored = ScoredRows.read(folder)
-    table = predictor.texts.derive(read_written(str(folder / _PREDICTIONS)))
+    table = predictor.texts.derive(read_predictions(folder))
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(scored.targets))[:_ROWS])
     columns = [list(table.take(name, chosen)) for name in predictor.texts.inputs]
     longest = " ".join([*max(columns[0], key=len).split(), "word"] * _LONG)[: 8 * _LONG]

@@ -16,20 +16,23 @@ import numpy.typing as npt
 
 from classify.data.split_record import is_recorded
 from classify.errors import InputError
+from classify.evaluation.baseline import make_features
 from classify.evaluation.metrics import holm
-from classify.evaluation.predictions_file import FOLD_COLUMN
+from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
+from classify.files import read_json
 from classify.modeling.coverage import count_unknown
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
 from classify.tables.derived import TextColumns
-from classify.tables.formats.delimited import read_written
 from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY
+from classify.tables.text_hashes import EMPTY, TextHashes
 
 # Rows of each table that the classifier sees at most and at least, and rows that are shown as most unlike.
 _ROWS, _FEWEST, _SHOWN = 2_000, 4, 3
+_FEATURES = 20_000
+_PERMUTATIONS = 2_000
 _IN_SCOPE = "probability of being in scope (median)"
 # Share of false alarms, over all properties together.
 LEVEL = 0.05
@@ -82,7 +85,7 @@ def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
     """Compare two tables; the p-values are corrected for the number of properties."""
     tests = [_compare_numbers(name, before.numbers[name], now.numbers[name]) for name in before.numbers]
     if before.labels and now.labels:
-        tests.append(_compare_labels(before.labels, now.labels))
+        tests.append(_compare_labels(before.labels, now.labels, seed))
     auroc, p, unlike = _tell_apart(before.texts, now.texts, seed)
     tests.append(("distinguishable by words (AUROC)", "0.500", f"{auroc:.3f}", p))
     corrected = holm(np.array([test[-1] for test in tests]))
@@ -98,26 +101,32 @@ def _compare_numbers(name: str, before: Numbers, now: Numbers) -> tuple[str, str
     return name, f"{middle(before):.3g}", f"{middle(now):.3g}", float(ks_2samp(before, now, method="asymp").pvalue)
 
 
-def _compare_labels(before: list[str], now: list[str]) -> tuple[str, str, str, float]:
-    """Compare the shares of predicted labels; name the one that changed most."""
-    from scipy.stats import chi2_contingency
+def _compare_labels(before: list[str], now: list[str], seed: int) -> tuple[str, str, str, float]:
+    """Compare the shares of predicted labels; name the one that changed most.
 
+    The p-value is the share of permuted tables whose chi-square is as large: with many or rare labels the distribution
+    of chi-square itself alarms falsely.
+    """
     values, places = np.unique(before + now, return_inverse=True)
     counts = np.stack([np.bincount(part, minlength=len(values)) for part in np.split(places, [len(before)])])
     shares = counts / counts.sum(axis=1, keepdims=True)
     most = int(np.abs(shares[1] - shares[0]).argmax())
-    p = chi2_contingency(counts, correction=False).pvalue if len(values) > 1 else 1.0
+    total = counts.sum(axis=0)
+    expected = total * len(before) / total.sum()
+    drawn = np.random.default_rng(seed).multivariate_hypergeometric(total, len(before), size=_PERMUTATIONS)
+    # With both margins fixed, chi-square is this but for a factor.
+    observed, permuted = (((first - expected) ** 2 / expected).sum(axis=-1) for first in (counts[0], drawn))
+    p = (1 + (permuted >= observed * (1 - 1e-9)).sum()) / (1 + _PERMUTATIONS)
     return f"share of {str(values[most])!r}", f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p)
 
 
 def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[int, ...]]:
     """Return the AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
 
-    A logistic regression on TF-IDF, trained on one half of the rows; the p-value is that of the test of Mann and
-    Whitney on the other half. Scores of cross-validation would not be independent.
+    A logistic regression on the baseline's features, trained on one half of the rows; the p-value is that of the test
+    of Mann and Whitney on the other half. Scores of cross-validation would not be independent.
     """
     from scipy.stats import mannwhitneyu
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import train_test_split
     from sklearn.pipeline import make_pipeline
@@ -128,7 +137,7 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
     is_new = np.repeat([0, 1], [len(rows) for rows in chosen])
     if min(is_new.sum(), (1 - is_new).sum()) < _FEWEST:
         return 0.5, 1.0, ()
-    model = make_pipeline(TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\w+"), LogisticRegression(C=1.0))
+    model = make_pipeline(make_features(texts, _FEATURES), LogisticRegression(C=1.0))
     learned, tested = train_test_split(np.arange(len(texts)), test_size=0.5, stratify=is_new, random_state=seed)
     model.fit([texts[row] for row in learned.tolist()], is_new[learned])
     scores, tests = model.decision_function([texts[row] for row in tested.tolist()]), is_new[tested] == 1
@@ -141,27 +150,28 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
 def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Drift, int]:
     """Compare a table with the rows that scored a run; return also how many rows were left out.
 
-    Rows whose text is in the table of the run are left out: the model was trained on most of them, and is sure of
-    them; each other text counts once. So rows of the run whose text it has several times are left out, too, unless all
-    are. Where models of folds predicted the run's rows, predictions are not compared. A collective. Raises
-    InputError where the folder lacks the rows, or no row is left.
+    Of both the texts count that occur once in the two tables together: the same rule for both, so that neither the
+    replies that recur nor the size of a table look like a change, and no row that the model was trained on is among
+    them. Where models of folds predicted the run's rows, predictions are not compared. A collective. Raises InputError
+    where the folder lacks the rows, or no row is left.
     """
     folder = Path(predictor.folder)
     try:
         scored = ScoredRows.read(folder)
-        written = predictor.texts.derive(read_written(str(folder / "predictions.csv")))
+        written = predictor.texts.derive(read_predictions(folder))
+        metrics = read_json(folder / "metrics.json")
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"--model {folder}: the rows that scored it cannot be read ({error}).") from None
     hashes = table.text_hashes(texts.whole)
     known = is_recorded(predictor.folder, hashes) | np.isin(hashes, scored.hashes) | (hashes == EMPTY)
-    first = np.unique(hashes, return_index=True)[1]
-    rows = np.sort(first[~known[first]])
-    if not len(rows):
-        raise InputError(f"{table.path}: no row has a text that is not in the table of the run.")
-    _, at, times = np.unique(scored.hashes, return_index=True, return_counts=True)
-    kept = np.sort(at[times == 1] if (times == 1).any() else at)
+    rows = _occur_once(hashes, known)
+    seen = np.isin(scored.hashes, hashes) | (scored.hashes == EMPTY)
+    kept = _occur_once(scored.hashes, seen if scored.trained is None else seen | scored.trained)
+    if not len(rows) or not len(kept):
+        which = "the run's scored rows have" if len(rows) else f"{table.path} has"
+        raise InputError(f"--data {table.path}: {which} no text that occurs once in both tables together.")
     outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, rows)])
-    by_folds = FOLD_COLUMN in written.columns
+    by_folds = bool((metrics["test"] or metrics["eval"]).get("folds"))
     before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
     logits, in_scope = predictor.split_outputs(outputs)
     now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)
@@ -171,6 +181,13 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     drift = find_drift(before, now, seed=0)
     unlike = tuple(int(rows[place]) for place in drift.unlike)
     return replace(drift, unlike=unlike), len(table) - len(rows)
+
+
+def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the rows whose text occurs once, in order, but for those `left_out` (rows,)."""
+    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
+    rows = np.sort(first[times == 1])
+    return rows[~left_out[rows]]
 
 
 def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32] | None) -> Properties:

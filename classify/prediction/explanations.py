@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.files import read_json, write_json
 from classify.modeling.result_folder import read_settings, trained_texts
-from classify.tables.formats.delimited import read_written
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -41,7 +41,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))
-        table = texts.derive(read_written(str(folder / "predictions.csv")))
+        table = texts.derive(read_predictions(folder))
         rows = sorted(outputs)
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
         inputs = dict(zip(rows, zip(*columns, strict=True), strict=True))

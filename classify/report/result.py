@@ -17,14 +17,13 @@ from classify.data.languages import UNKNOWN
 from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.multi_label_metrics import SCORED_ROWS
-from classify.evaluation.predictions_file import FOLD_COLUMN
+from classify.evaluation.predictions_file import FOLD_COLUMN, read_predictions
 from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.explanations import read_explanations
 from classify.report.environment import count
-from classify.tables.formats.delimited import read_written
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -59,7 +58,7 @@ class Result:
         metrics = read_json(folder / "metrics.json")
         model = Path(metrics.get("model", folder))
         settings = read_settings(str(model))
-        table = read_written(str(folder / "predictions.csv"))
+        table = read_predictions(folder)
         rows = ScoredRows.read(folder)
         places = np.arange(len(rows.targets))
         if rows.trained is not None and not rows.trained.all():

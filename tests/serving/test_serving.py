@@ -201,7 +201,8 @@ def test_other_tasks(case: str, model_folder: Path, tmp_path: Path) -> None:
 
 def test_a_request_that_is_cut_is_no_error_of_the_server(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
-        client.sendall(b'POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"texts": [')
+        client.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        client.sendall(b'Content-Length: 100\r\n\r\n{"texts": [')
     deadline = time.monotonic() + 30
     while 'status="408"' not in (counted := server.ask("GET", "/metrics")[1]):
         assert time.monotonic() < deadline, counted
