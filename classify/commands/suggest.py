@@ -6,12 +6,16 @@ import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from classify.commands import flags
 from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.console import allow_progress
 from classify.errors import InputError, escape_controls
+
+if TYPE_CHECKING:
+    from classify.prediction.predictor import Predictor
 
 _COUNT, _OUT = 50, "label-me.csv"
 
@@ -68,19 +72,25 @@ def run(arguments: Sequence[str], program: str) -> int:
         f"{options.out}: {len(suggestions.rows):,} of {suggestions.candidates:,} rows to label, the least certain "
         f"first{left_out}",
         *(f"note: {text}" for text in notes),
-        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, then train as before, with "
-        f"{_tables(options.model, options.out)}",
+        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, {_unfilled(predictor)}then train as before, "
+        f"with {_tables(predictor, options.out)}",
     ]
     print(escape_controls("\n".join(lines)))
     return 0
 
 
-def _tables(model: str, out: str) -> str:
+def _unfilled(predictor: Predictor) -> str:
+    """Return what to do with rows that stay without a label: of several labels, an empty cell means none of them."""
+    return "delete the rows that you do not label, " if predictor.task.has_thresholds else ""
+
+
+def _tables(predictor: Predictor, out: str) -> str:
     """Return the flags of the run's table and the new one; an exported folder does not name the first."""
     from classify.data.split_record import FILE
     from classify.files import read_json
 
-    words = ["--data", "former.csv", "--data", out, "--drop-unlabelled"]
+    words, model = ["--data", "former.csv", "--data", out], predictor.folder
+    words += [] if predictor.task.has_thresholds else ["--drop-unlabelled"]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         words[1] = read_json(Path(model) / "run.json")["data"]["path"]
     return shlex.join([*words, *(["--split-like", model] if (Path(model) / FILE).exists() else [])])

@@ -60,10 +60,15 @@ def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:
     return _read_parts(hashes, folder)[0] >= 0
 
 
+def read_texts(folder: str) -> TextHashes:
+    """Return the hashes of all texts of the run in a folder; raises as `read_record`."""
+    return _read(folder)[0]
+
+
 def find_trained(folder: str, hashes: TextHashes) -> tuple[npt.NDArray[np.bool_], int]:
     """Return (rows,) whether the run in a folder was trained on each of these texts, and its number of folds.
 
-    Of none in any other folder, and for a run whose splits are separate tables, which has no record.
+    Of none in any other folder.
     """
     if not (Path(folder) / FILE).is_file():
         return np.zeros(len(hashes), dtype=bool), 0

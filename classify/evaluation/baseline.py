@@ -102,7 +102,7 @@ def make_features(texts: Sequence[str], most: int) -> Any:
     from sklearn.pipeline import make_union
 
     settings = {"sublinear_tf": True, "dtype": np.float32, "max_features": most}
-    if _lack_spaces(texts):
+    if lack_spaces(texts):
         return TfidfVectorizer(analyzer="char", ngram_range=(1, 3), **settings)
     return make_union(
         TfidfVectorizer(ngram_range=(1, 2), **settings),
@@ -110,7 +110,7 @@ def make_features(texts: Sequence[str], most: int) -> Any:
     )
 
 
-def _lack_spaces(texts: Sequence[str]) -> bool:
+def lack_spaces(texts: Sequence[str]) -> bool:
     """Return whether most letters belong to scripts that put no spaces between words."""
     letters = [character for text in texts[:_SCRIPT_TEXTS] for character in text if character.isalpha()]
     return 2 * len(_UNSPACED.findall("".join(letters))) > len(letters)

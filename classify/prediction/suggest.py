@@ -6,6 +6,10 @@ k-center and other mixtures with distance were measured; docs/loop.md has the fi
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +19,15 @@ import numpy.typing as npt
 
 from classify.data.split_record import is_recorded
 from classify.errors import InputError
+from classify.evaluation.baseline import lack_spaces
 from classify.evaluation.predictions_file import EXACT, kinds_of_columns, name_columns
+from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_path
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
 from classify.tables.derived import TextColumns
 from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY, group_duplicates, normalize_text
+from classify.tables.text_hashes import EMPTY, TextHashes, group_duplicates, normalize_text
 from classify.tables.writers import find_writer
 
 # Share of common words from which of two texts only one is suggested.
@@ -85,7 +91,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
     for reason, found in (
         ("without a text", hashes == EMPTY),
         ("with a label", labelled),
-        ("in the table of the run", is_recorded(predictor.folder, hashes)),
+        ("in a table of the run", _is_of_run(Path(predictor.folder), hashes)),
         ("repeated", repeated),
     ):
         if number := int((left & found).sum()):
@@ -94,21 +100,45 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
     return np.flatnonzero(left), left_out
 
 
+def _is_of_run(folder: Path, hashes: TextHashes) -> npt.NDArray[np.bool_]:
+    """Return (rows,) whether each text is in a table of the run."""
+    known = is_recorded(str(folder), hashes)
+    with contextlib.suppress(OSError, ValueError):  # an exported model has no such file
+        known |= np.isin(hashes, ScoredRows.read(folder).hashes)  # with folds, those of a test table
+    return known
+
+
 def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
-    """Return the first `count` of `order` without those that share most words with an earlier one."""
-    chosen, words = list[int](), list[set[str]]()
+    """Return the first `count` of `order` without those that share most words with an earlier one.
+
+    Of two sets that share a share `_ALIKE`, in any order of words, the first few words of both have one in common
+    (Chaudhuri et al., 2006, "A Primitive Operator for Similarity Joins"), so a text is compared with few others.
+    """
+    chosen, by_word = list[int](), defaultdict[str, list[set[str]]](list)
     for place in order.tolist():
         if len(chosen) == count:
             break
-        own = set(normalize_text(text(place)).split())
-        if all(len(own & other) < _ALIKE * len(own | other) for other in words):
+        own = _list_words(text(place))
+        first = sorted(own, key=lambda word: (-len(word), word))[: len(own) - math.ceil(_ALIKE * len(own)) + 1]
+        others = (other for word in first for other in by_word[word])
+        if all(len(own & other) < _ALIKE * len(own | other) for other in others):
             chosen.append(place)
-            words.append(own)
+            for word in first:
+                by_word[word].append(own)
     return np.array(chosen, dtype=np.int64)
 
 
+def _list_words(text: str) -> set[str]:
+    """Return the words of a text, or the pairs of its characters where it has no spaces."""
+    plain = normalize_text(text)
+    return set(map("".join, itertools.pairwise(plain))) if lack_spaces([plain]) else set(plain.split())
+
+
 def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestions: Suggestions) -> None:
-    """Write the rows with all columns of the table, those of the label and of the prediction."""
+    """Write the rows with all columns of the table, those of the label and of the prediction.
+
+    The file is made for a spreadsheet, so CSV has no formulas.
+    """
     task, order = predictor.task, np.argsort(suggestions.rows)
     missing = [name for name in predictor.label_columns if not table.has_column(name)]
     predicted = task.prediction_columns()[: -len(task.labels)]
@@ -120,6 +150,8 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
     names = name_columns(table, [*missing, *predicted])
     with (
         atomic_path(path) as temporary,
-        find_writer(path.name, "--out")(names, kinds_of_columns(table, predicted)).open(temporary) as writer,
+        find_writer(path.name, "--out")(names, kinds_of_columns(table, predicted), for_excel=True).open(
+            temporary
+        ) as writer,
     ):
         writer.write(rows)

@@ -86,8 +86,8 @@ class Result:
 
     @property
     def trained_rows(self) -> int:
-        """Return how many rows of an evaluation the model was trained on, if these are all rows; else 0."""
-        return 0 if "unseen" in self._scores else int(self.metrics.get("trained_rows") or 0)
+        """Return how many rows there are, if the model was trained on all of them; else 0."""
+        return len(self.texts) if self.rows.trained is not None and self.rows.trained.all() else 0
 
     @property
     def language(self) -> str | None:
@@ -146,7 +146,7 @@ class Result:
     @functools.cached_property
     def independent(self) -> npt.NDArray[np.int64]:
         """Return the rows that thresholds, tests and calibration go by; see `ScoredRows.independent`."""
-        return self.rows.independent if not self.trained_rows else np.unique(self.rows.hashes, return_index=True)[1]
+        return self.rows.independent if not self.trained_rows else replace(self.rows, trained=None).independent
 
     @functools.cached_property
     def explanations(self) -> Mapping[int, Mapping[str, Any]]:

@@ -12,11 +12,13 @@ import numpy as np
 from classify.config.recipe import PRESETS
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import stored_values
-from classify.data.split_record import FILE as SPLIT
+from classify.data.split_record import find_trained, read_texts
 from classify.errors import InputError, list_some
 from classify.evaluation.learning_curve import Curve
 from classify.files import read_json
+from classify.tables.split_column import NO_COLUMN
 from classify.tasks.registry import trained_task
+from classify.training.inputs import check
 from classify.training.run import train
 
 # Shares of the training rows, rows below which several draws are averaged, and fewest rows to train on.
@@ -69,11 +71,15 @@ def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, An
         values = {name: value for name, value in values.items() if name not in (*PRESETS["fast"], "max_steps")}
     values |= {"max_train_samples": rows, "preset": preset, "report_to": "none", "quiet": True}
     values["seed"] = int(values.get("seed", RunConfig().training.seed)) + draw
-    if (folder / SPLIT).exists():
-        values |= {"split_like": str(folder), "folds": None}
+    if values.get("eval_data") is None:  # the splits of the run, however they were made
+        values |= {"split_like": str(folder), "folds": None, "split_column": NO_COLUMN, "split_by_time": None}
     with tempfile.TemporaryDirectory(prefix="classify-curve-") as made:
         out = Path(made) / "run"
-        train(RunConfig.from_values({**values, "output_dir": str(out)}))
+        config = RunConfig.from_values({**values, "output_dir": str(out)})
+        inputs = check(config)
+        if inputs.splits.train.table.sha256 != read_json(folder / "run.json")["data"]["sha256"]:
+            raise InputError(f"{config.data.data}: the table has changed since the run; train again.")
+        train(config, inputs)
         metrics = read_json(out / "metrics.json")
     scores: dict[str, Any] = metrics["test"] or metrics["eval"]
     return scores
@@ -82,9 +88,16 @@ def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, An
 def read_run(folder: Path) -> tuple[int, str]:
     """Return the number of training rows of a run, and its preset.
 
-    Raises InputError for a run with parts from Python, which only Python can give again.
+    Raises InputError for a run with parts from Python, which only Python can give again, and for one that started from
+    a run with some of its texts, whose weights would know them before the first step.
     """
     run = read_json(folder / "run.json")
+    first = run["config"]["model"]["model"]
+    if first is not None and find_trained(str(Path(run["cwd"]) / first), read_texts(str(folder)))[0].any():
+        raise InputError(
+            f"--model {folder}: it started from {first}, which was trained on some of its rows, so parts of them would "
+            "show nothing; train from another --model first."
+        )
     if run.get("parts"):
         raise InputError(f"--model {folder}: its {list_some(sorted(run['parts']))} was given from Python; call train.")
     return int(run["inspection"]["splits"]["train"]), str(run["config"]["training"]["preset"])

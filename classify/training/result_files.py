@@ -29,6 +29,7 @@ from classify.files import write_json
 from classify.findings import Finding, note
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.formats.base import ReadOptions
+from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.training.open_set import OpenSet
 from classify.training.run_record import RunRecord
@@ -230,10 +231,25 @@ def _write_suspects(results: Results) -> None:
 
 
 def _write_split(results: Results) -> None:
-    splits = results.splits
+    """Write which split, or fold, each text of the run is in; of folds, texts of other tables are in none."""
+    splits, column = results.splits, results.splits.columns.text
+    parts: list[tuple[Table, npt.NDArray[np.int8]]] = []
     if splits.assignment is not None:
-        hashes = splits.train.table.text_hashes(splits.columns.text)
-        split_record.write_record(results.context.output.folder, hashes, splits.assignment, splits.num_folds)
+        parts.append((splits.train.table, splits.assignment))
+    if splits.folds is None:
+        named = [*enumerate((splits.train, splits.validation, splits.test))]
+        named += [(split_record.UNUSED, split) for split in (*splits.outside, splits.outside_scored)]
+        for number, split in named:
+            if split is not None and not (splits.assignment is not None and number == 0):
+                of_rows = np.full(len(split.table), -1, dtype=np.int8)
+                of_rows[split.rows] = number
+                parts.append((split.table, of_rows))
+    split_record.write_record(
+        results.context.output.folder,
+        np.concatenate([table.text_hashes(column) for table, _ in parts]),
+        np.concatenate([numbers for _, numbers in parts]),
+        splits.num_folds,
+    )
 
 
 def _write_metrics(results: Results) -> None:

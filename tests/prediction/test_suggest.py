@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from classify import load_classifier
 from classify.cli import main
+from classify.prediction.suggest import _drop_near_copies
 from classify.tables.formats.registry import read_table
 from classify.training.inputs import check
 from classify.training.run import train
@@ -58,13 +60,72 @@ def test_what_needs_no_label_is_left_out(trained: Path, table: Path, tmp_path: P
     data = write(tmp_path / "new.csv", ["text", "label"], rows)
     assert suggest(trained, data, tmp_path / "out.csv") == 0
     out = capsys.readouterr().out
-    assert "1 without a text; 1 with a label; 1 in the table of the run; 2 repeated" in out
+    assert "1 without a text; 1 with a label; 1 in a table of the run; 2 repeated" in out
     chosen = read_table(str(tmp_path / "out.csv")).column("text")
     assert NEW[0] in chosen
     assert len(chosen) == 3, "of two texts with the same words, but for one in ten, the less certain one"
     assert suggest(trained, table, tmp_path / "none.csv") == 2
     assert "no row is left to label (120 with a label" in capsys.readouterr().err
     assert not (tmp_path / "none.csv").exists()
+
+
+def test_no_text_of_the_run_is_proposed(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    """Nor of its test table, or of its rows that belong to no class."""
+    rows = tiny.table_rows(90)
+    outside = [(f"{text} elsewhere", "none") for text, _ in tiny.table_rows(20, seed=3)]
+    tiny.write_table(tmp_path / "my.csv", [*rows[:70], *outside])
+    tiny.write_table(tmp_path / "test.csv", rows[70:])
+    settings = {"test_data": str(tmp_path / "test.csv"), "out_of_scope_label": "none", "max_steps": 2}
+    run = train(make_config(model_folder, tmp_path / "my.csv", tmp_path / "out", **settings))
+    texts = [text for text, _ in (*rows, *outside)] + ["something new"]
+    data = write(tmp_path / "new.csv", ["text"], [[text] for text in texts])
+    assert suggest(run, data, tmp_path / "label-me.csv") == 0
+    assert f"{len(texts) - 1} in a table of the run" in capsys.readouterr().out
+
+
+def test_texts_without_spaces_and_their_near_copies() -> None:
+    """By pairs of characters; sentences of their own are all kept."""
+    draw = np.random.default_rng(0)
+    letters = [chr(code) for code in range(0x4E00, 0x4E00 + 500)]
+    texts = ["".join(draw.choice(letters, 27)) for _ in range(40)]
+    texts += [f"{text[:20]}某{text[21:]}" for text in texts]
+    assert len(_drop_near_copies(np.arange(80), 80, texts.__getitem__)) == 40
+
+
+def test_near_copies_of_thousands_are_found_in_seconds() -> None:
+    """As many as by comparing each with each."""
+    draw = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(300)]
+    texts = [" ".join(draw.choice(words, 12)) for _ in range(2_000)]
+    texts += [f"{text} more" for text in texts[:1_000]]
+    begin = time.perf_counter()
+    kept = _drop_near_copies(np.arange(3_000), 3_000, texts.__getitem__)
+    assert time.perf_counter() - begin < 5
+    assert kept.tolist() == list(range(2_000))
+    few = texts[:100] + texts[2_000:2_100]
+    sets = [set(text.split()) for text in few]
+    expected: list[int] = []
+    for number, own in enumerate(sets):
+        if all(len(own & sets[other]) < 0.8 * len(own | sets[other]) for other in expected):
+            expected.append(number)
+    assert _drop_near_copies(np.arange(200), 200, few.__getitem__).tolist() == expected
+
+
+def test_a_formula_is_no_formula_of_the_file(trained: Path, tmp_path: Path) -> None:
+    data = write(tmp_path / "new.csv", ["text"], [["=SUM(1,2) of my card"]])
+    assert suggest(trained, data, tmp_path / "label-me.csv") == 0
+    assert "'=SUM(1,2) of my card" in (tmp_path / "label-me.csv").read_text(encoding="utf-8-sig")
+
+
+def test_rows_without_any_of_several_labels_are_kept(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    """The printed command drops none of the former ones."""
+    case = CASES["lists"]
+    run = train(make_config(model_folder, case.write(tmp_path / "my.csv"), tmp_path / "out", **case.options))
+    data = write(tmp_path / "new.csv", ["text"], [[text] for text in NEW])
+    assert suggest(run, data, tmp_path / "label-me.csv", "--count", "3") == 0
+    out = capsys.readouterr().out
+    assert "delete the rows that you do not label, then train" in out
+    assert "--drop-unlabelled" not in out
 
 
 def test_the_filled_table_trains_the_next_model(

@@ -13,6 +13,7 @@ from classify.commands.curve import run as run_curve
 from classify.errors import InputError
 from classify.training import curve
 from classify.training.run import train
+from tests.support import tiny
 from tests.support.runs import make_config
 from tests.support.tasks import CASES
 
@@ -53,11 +54,45 @@ def test_the_fast_preset_drops_the_epochs_of_the_run(
     """Its given epochs would make it another preset; and a run that is extended has no curve any more."""
     folder = train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=1.0))
     configs = []
-    monkeypatch.setattr(curve, "train", lambda config: configs.append(config) or train(config))
+    monkeypatch.setattr(curve, "train", lambda config, inputs: configs.append(config) or train(config, inputs))
     assert main(["curve", "--model", str(folder), "--preset", "fast", "--draws", "1"]) == 0
     assert {config.training.num_train_epochs for config in configs} == {None}
     config = make_config(model_folder, table, folder, num_train_epochs=2.0, resume_from_checkpoint=True)
     assert not (train(config) / "curve.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["a column", "files", "a time"])
+def test_the_splits_are_those_of_the_run(kind: str, model_folder: Path, tmp_path: Path) -> None:
+    """However they were made: each part is scored on the same rows."""
+    parts = ("test", "train", "validation", "train", "train")
+    rows = [(*row, parts[number % 5], f"2024-01-01T{number:06}") for number, row in enumerate(tiny.table_rows(150))]
+    header = {"a column": "text,label,split,x", "files": "text,label,a,b", "a time": "text,label,y,time"}[kind]
+    (tmp_path / "my.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
+    more: dict[str, Any] = {}
+    if kind == "files":
+        for name, seed in (("eval_data", 5), ("test_data", 6)):
+            more[name] = str(tiny.write_table(tmp_path / f"{name}.csv", tiny.table_rows(30, seed=seed)))
+        more["split_column"] = "none"
+    if kind == "a time":
+        more |= {"split_by_time": "time", "time_format": "%Y-%m-%dT%f"}
+    folder = train(make_config(model_folder, tmp_path / "my.csv", tmp_path / "out", max_steps=2, **more))
+    assert main(["curve", "--model", str(folder), "--draws", "1"]) == 0
+    assert json.loads((folder / "curve.json").read_text())["points"]
+
+
+def test_a_run_whose_start_knew_the_rows_has_no_curve(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    first = train(make_config(model_folder, table, tmp_path / "first", max_steps=2))
+    again = train(make_config(first, table, tmp_path / "again", max_steps=2))
+    with pytest.raises(InputError, match=r"it started from .*first, which was trained on some of its rows"):
+        run_curve(["--model", str(again)], "classify curve")
+
+
+def test_a_table_that_changed_has_no_curve(model_folder: Path, tmp_path: Path) -> None:
+    data = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(120))
+    folder = train(make_config(model_folder, data, tmp_path / "out", max_steps=2))
+    tiny.write_table(data, tiny.table_rows(121))
+    with pytest.raises(InputError, match="the table has changed since the run"):
+        run_curve(["--model", str(folder), "--draws", "1"], "classify curve")
 
 
 def test_what_does_not_apply(tmp_path: Path, model_folder: Path, table: Path) -> None:

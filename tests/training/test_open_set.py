@@ -101,7 +101,7 @@ def test_other_texts_are_noticed(trained: Path, tmp_path: Path, capsys: Any) -> 
 
 
 def test_rows_to_label_are_in_scope(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    rows = [*tiny.table_rows(20, seed=9), *odd_rows(20)]
+    rows = [*tiny.table_rows(20, seed=9), *((f"{text} anew", label) for text, label in odd_rows(20))]
     data = write_rows(tmp_path / "new.csv", [(text, "") for text, _ in rows])
     flags = ["--model", str(trained), "--data", str(data), "--cpu", "--out"]
     assert main(["predict", *flags, str(tmp_path / "p.csv")]) == 0

@@ -88,7 +88,7 @@ def test_test_texts_that_were_trained_on_are_scored_apart(
     right = [row["label"] == row["predicted_label"] for row in parse_rows(result / "predictions.csv")]
     assert scored["accuracy"] == pytest.approx(sum(right) / 32)
     seen = 32 - scored["unseen"]["rows"]
-    assert f"without the {seen} test texts that are also in the training split: accuracy" in capsys.readouterr().out
+    assert f"with the {seen} test texts that are also in the training split: accuracy" in capsys.readouterr().out
 
 
 def test_a_later_run_divides_as_the_first_did(model_folder: Path, table: Path, tmp_path: Path) -> None:
