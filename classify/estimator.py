@@ -26,7 +26,7 @@ from classify.tasks.registry import trained_task
 _SPLIT_COLUMN = "split"
 _VALIDATION = "validation"
 # Flags after which the classes of a run are no longer those of y.
-_RENAMING = ("label_names", "unlabelled_value")
+_RENAMING = ("label_names", "unlabelled_value", "out_of_scope_label")
 # What `save` adds to a run's folder: parameters and classes with their type.
 _ESTIMATOR = "estimator.json"
 # Files of a run's folder that prediction and `Run.metrics` read, and attributes that are not copied.

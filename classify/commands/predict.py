@@ -174,7 +174,7 @@ def _predict_lines(options: argparse.Namespace) -> int:
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
         rows, notes = predict_batches(predictor, itertools.chain([first], batches), columns)
     if not options.quiet:
-        lines = [f"-: {rows:,} rows", *(f"note: {text}" for text in [*found, *notes])]
+        lines = [f"-: {columns.summary(rows)}", *(f"note: {text}" for text in [*found, *notes])]
         print(escape_controls("\n".join(lines)), file=sys.stderr)
     return 0
 
@@ -206,9 +206,9 @@ def _predict_table(options: argparse.Namespace) -> int:
     if predictor.world.is_main and not options.quiet:
         # The rows themselves may go to standard output.
         file = sys.stderr if options.out == STANDARD_OUTPUT else sys.stdout
-        rate = f"{len(table) / seconds:.0f} rows/s"
         print(escape_controls(describe_table(table, texts)), file=file)
-        print(escape_controls(f"{options.out}: {len(table):,} rows, {rate}"), file=file)
+        summary = f"{columns.summary(len(table))} ({len(table) / seconds:.0f} rows/s)"
+        print(escape_controls(f"{options.out}: {summary}"), file=file)
         for line in [*found, *notes]:
             print(f"note: {escape_controls(line)}", file=file)
     return 0

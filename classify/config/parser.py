@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import shlex
 import sys
 import typing
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ GROUPS = {
 }
 # Fields that mean the same in two ways.
 _BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
+# Flags of other programs by which people look for the choice of a GPU.
+_GPU_FLAGS = ("--gpu", "--gpus", "--gpu-id", "--device", "--devices")
+# Usual short forms, which are nearer to other flags.
+_SHORT = {"--lr": "--learning-rate", "--bs": "--batch-size"}
 # difflib similarity above which a flag is suggested.
 _ALIKE = 0.74
 # Prefix of arguments of other scripts in the namespace.
@@ -61,6 +66,8 @@ class _Join(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         before = getattr(namespace, self.dest, None)
         added = [values] if isinstance(values, str) else values
+        if len(added) > 1 and (spaced := " ".join(added)) and Path(spaced).exists():
+            parser.error(f"{option_string}: put a name with spaces in quotes: {option_string} {shlex.quote(spaced)}")
         setattr(namespace, self.dest, ",".join([*([] if before is None else [before]), *added]))
 
 
@@ -141,6 +148,8 @@ def training_parser(program: str, *, full_help: bool = True, description: str = 
         if title == "Result":
             file = "YAML with any of these options, or the JSON of TrainingArguments; flags override it"
             group.add_argument("--config", metavar="FILE", help=file)
+            like = "take tables and settings of an earlier run; flags override them"
+            group.add_argument("--like", metavar="FOLDER", help=like)
             plan = "print the detected columns, the devices and the memory estimate, and exit"
             group.add_argument("--plan", action="store_true", help=plan)
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -244,7 +253,7 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
     given: dict[str, Any] = vars(namespace)
-    plan, path = bool(given.pop("plan", False)), given.pop("config", None)
+    plan, path, like = bool(given.pop("plan", False)), given.pop("config", None), given.pop("like", None)
     given.pop("debug", None)  # `cli` reads it, before anything is parsed
     faults = ErrorList(unknown_words(unknown, parser))
     settings = _Settings(foreign=_pop_foreign(given))
@@ -255,6 +264,8 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     faults += hf_arguments.find_missing_training(settings.foreign, file.foreign, path)
     for layer in (_read_container, _read_run):
         settings.add(layer(settings.values, faults))
+    if like is not None:
+        settings.add(_read_stored(like, "--like", faults))
     values = {name: _join_values(name, hf_arguments.to_value(name, raw)) for name, raw in settings.values.items()}
     ignored = tuple(settings.ignored)
     return RunConfig.from_values(values, settings.names, faults, plan=plan, sources=settings.sources, ignored=ignored)
@@ -326,9 +337,14 @@ def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:
             f"instead{f'; the newest are {newest}' if newest else ''}."
         )
         return _Layer()
+    return _read_stored(folder, "--resume", faults)
+
+
+def _read_stored(folder: str, flag: str, faults: ErrorList) -> _Layer:
+    """Return the settings of an earlier run, whose folder a flag names."""
     stored: dict[str, Any] = {}
     with faults.collect():
-        stored = stored_values(run_folder(folder))
+        stored = stored_values(run_folder(expand_home(folder)), flag)
         if launcher.here().is_launched:  # the launcher has started the processes
             stored.pop("nproc", None)
     file = str(run_folder(folder) / FILE)
@@ -340,7 +356,13 @@ def _read_file(path: str, flags: _Layer, faults: list[str]) -> _Layer:
     """Return the settings of a YAML file, and what its arguments of other scripts mean where `flags` have none."""
     layer = _Layer()
     fields_by_key = yaml_keys()
-    for key, value in _read_yaml(path, faults).items():
+    content = _read_yaml(path, faults)
+    if {"config", "command", "versions"} <= content.keys():
+        faults.append(
+            f"--config {path}: this is the record of a run; give --like {shlex.quote(str(Path(path).parent))}."
+        )
+        return layer
+    for key, value in content.items():
         spelled = str(key).replace("-", "_")
         name = fields_by_key.get(spelled)
         if value is None:
@@ -375,10 +397,19 @@ def _read_yaml(path: str, faults: list[str]) -> dict[Any, Any]:
     """Return the keys and values of a YAML file."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Without aliases, by which a few lines can stand for more values than memory holds."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark
+                raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=mark)
+            return super().compose_node(parent, index)
+
     try:
         text = Path(expand_home(path)).read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
+        root = yaml.compose(text, Loader=Loader)
     except OSError as error:
         faults.append(
             f"--config {path}: cannot be read ({error.strerror}). Give a YAML file, e.g. configs/quickstart.yaml."
@@ -442,7 +473,10 @@ def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list
 def unknown_name(word: str, names: Sequence[str]) -> str:
     """Return the message for an unknown flag or key, with the nearest valid one."""
     flag = word.split("=")[0]
-    near = difflib.get_close_matches(flag, names, n=1, cutoff=_ALIKE)
-    kind, place = ("flag", "--help-all") if flag.startswith("--") else ("key", "--help-all: keys are flags without --")
-    hint = f"Did you mean {near[0]}?" if near else f"See {place}."
+    if flag in _GPU_FLAGS:
+        return f"unknown flag {flag}. To choose GPUs begin the command with CUDA_VISIBLE_DEVICES=1; --cpu uses none."
+    near = [_SHORT[flag]] if flag in _SHORT else difflib.get_close_matches(flag, names, n=1, cutoff=_ALIKE)
+    kind = "flag" if flag.startswith("--") else "key"
+    place = "--help" if kind == "flag" and "--help-all" not in names else "--help-all"
+    hint = f"Did you mean {near[0]}?" if near else f"See {place}{': keys are flags without --' * (kind == 'key')}."
     return f"unknown {kind} {flag}. {hint}"

@@ -21,6 +21,8 @@ FEW_ROWS, _STEPS_PER_ROW, _SHORT_STEPS = 300, 2, 50
 _SHORT_BATCH, _SHORT_RATE = 16, 7e-5
 # Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
 FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
+# Trainings of a run with folds, whose time is as many times that of a run without, at most.
+FOLD_TRAININGS = FOLDS + 1
 # Rows of a contrastive step, and the first tokens of each that it sees.
 CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH = 32, 128
 _CHARACTERS_PER_TOKEN = 4

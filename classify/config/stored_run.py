@@ -24,18 +24,18 @@ def run_folder(name: str) -> Path:
     return path.parent if path.name == CHECKPOINTS else path
 
 
-def stored_values(folder: Path) -> dict[str, Any]:
+def stored_values(folder: Path, flag: str = "--resume") -> dict[str, Any]:
     """Return {field: raw value} of a run's settings that are not defaults and were not chosen automatically.
 
-    Resolves relative paths against that run's working directory, if they still exist there. Raises InputError where
-    run.json is missing or has no settings.
+    `flag` named the folder. Relative paths are resolved against that run's working directory, if they still exist
+    there. Raises InputError where run.json is missing or has no settings.
     """
     file = folder / FILE
     if not folder.is_dir():
-        raise InputError(f"--resume {folder}: no such folder. Expected a run's folder, or a checkpoint in it.")
+        raise InputError(f"{flag} {folder}: no such folder. Expected a run's folder, or a checkpoint in it.")
     if not file.exists():
         raise InputError(
-            f"--resume {folder}: no {FILE} there, so the run's settings are unknown; give --data and the other flags "
+            f"{flag} {folder}: no {FILE} there, so the run's settings are unknown; give --data and the other flags "
             "of the run."
         )
     try:

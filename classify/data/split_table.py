@@ -31,13 +31,17 @@ _SHARE = 0.1
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
+# Flags by which rows are not divided by seed.
+BY_SEED = "--eval-data, --test-data"
+
+
 @dataclass(frozen=True)
 class _Assignment:
     """The split of each row of `--data`: `parts` (rows,) are indices into `SPLITS`, -1 for rows in none."""
 
     parts: npt.NDArray[np.int8]
     how: str
-    flag: str = "--eval-data, --test-data"
+    flag: str = BY_SEED
     num_folds: int = 0
     notes: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.evaluation.scored_rows import SURE, SignTest, show_p
 
 # A 95 % interval of accuracy wider than this is reported.
-_WIDE = 0.2
+_WIDE = 0.15
 # A class is missed if it has at least _FEWEST_ROWS rows and a recall below _MISSED.
 _FEWEST_ROWS, _MISSED = 5, 0.1
 # Rise of the loss (nats) over the first epoch's that dropout and shuffling can cause.
@@ -39,12 +39,13 @@ def notes(
     metric: str,
     loss: TrainingLoss,
     balanced: bool,
+    folds: str = "",
 ) -> list[str]:
     """Return all warnings about the `score` of a split ("test", "validation" or "cross-validated"); none for most runs.
 
     `metric` compares model and baseline, `paired` is the test of their rows; `balanced` is true if the classes were
-    weighted. A model that predicts one class for all rows also misses classes and ties with the majority baseline: only
-    the cause is reported.
+    weighted; `folds` is the time of a run with folds, where all rows could be scored by them. A model that predicts one
+    class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
     """
     lines = []
     if baseline is not None and paired is not None:
@@ -54,7 +55,7 @@ def notes(
         *warn_missed_classes(score, balanced=balanced),
     ]
     lines += warn_loss(loss)
-    return lines + warn_few_rows(score, part)
+    return lines + warn_few_rows(score, part, folds)
 
 
 def compare_with_baseline(score: Scores, part: str, baseline: Baseline, paired: SignTest, metric: str) -> list[str]:
@@ -72,15 +73,15 @@ def compare_with_baseline(score: Scores, part: str, baseline: Baseline, paired: 
     ]
 
 
-def warn_few_rows(score: Scores, part: str) -> list[str]:
-    """Warn if the interval of the first metric is too wide to compare models."""
+def warn_few_rows(score: Scores, part: str, folds: str = "") -> list[str]:
+    """Warn if the interval of the first metric is too wide to compare models; see `notes` for `folds`."""
     name, interval = score.first_interval
     low, high = interval or (0.0, 0.0)
     if high - low <= _WIDE:
         return []
+    ways = f"add --folds 5, which scores all rows (about {folds})" if folds else "add rows or give --test-data"
     return [
-        f"{score.rows} {part} rows are too few: {display_name(name)} has a 95 % CI of {low:.3f} to {high:.3f}; "
-        "add rows or give --test-data"
+        f"{score.rows} {part} rows are too few: {display_name(name)} has a 95 % CI of {low:.3f} to {high:.3f}; {ways}"
     ]
 
 

@@ -122,10 +122,11 @@ class Scope:
             own = cells[:_PLACE] if holds else [self.label, f"{1 - share:{digits}}"]
             yield [*own, f"{share:{digits}}", *cells[_PLACE:]]
 
-    def describe(self, inside: Array, right: Array, outside: Array) -> dict[str, Any]:
+    def describe(self, inside: Array, right: Array, outside: Array, *, fitted: bool = False) -> dict[str, Any]:
         """Return the entry of metrics.json, from the probabilities of scored rows inside and outside of the classes.
 
-        `right` (rows inside,) are those whose class is predicted correctly.
+        `right` (rows inside,) are those whose class is predicted correctly. `fitted`: the threshold was set on the rows
+        inside.
         """
         accepted = self.holds(inside)
         entry = {
@@ -135,6 +136,7 @@ class Scope:
             "accepted": float(accepted.mean()),
             "accuracy": float((accepted & right).mean()),
             "out_of_scope_rows": len(outside),
+            **({"threshold_set_on": "scored rows"} if fitted else {}),
         }
         if len(outside):
             from sklearn.metrics import roc_auc_score
@@ -172,9 +174,9 @@ class Scope:
 def summarize(entry: dict[str, Any]) -> str:
     """Return the entry of metrics.json as a line."""
     rows, outside = entry["rows"], entry["out_of_scope_rows"]
-    parts = [
-        f"{100 * entry['accepted']:.1f} % of {rows:,} rows accepted, {100 * entry['accuracy']:.1f} % accepted and right"
-    ]
+    chosen = ", on which the threshold was set," if "threshold_set_on" in entry else ""
+    accepted, right = (f"{100 * entry[name]:.1f} %" for name in ("accepted", "accuracy"))
+    parts = [f"{accepted} of {rows:,} texts{chosen} accepted, {right} accepted and right"]
     if outside:
         parts.append(f"{100 * entry['recall']:.1f} % of {outside:,} {entry['label']!r} rows rejected")
         parts.append(f"AUROC {entry['auroc']:.3f}")

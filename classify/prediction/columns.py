@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ class PredictionColumns:
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
     that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Task.set_fields`). `scope`: add
     the probability of belonging to a class, and predict its label below the threshold.
-    `digits` is the format of numbers; `for_excel`: see `TableWriter`.
+    `digits` is the format of numbers; `for_excel`: see `TableWriter`. `tally` counts the rows so far: "accepted", those
+    of them "expected right", and those "rejected" as of no class.
 
     Raises InputError where the task has no labels to rank, or no confidence.
     """
@@ -37,6 +39,7 @@ class PredictionColumns:
     scope: Scope | None = None
     digits: str = EXACT
     for_excel: bool = False
+    tally: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __post_init__(self) -> None:
         if self.top_k is not None and not self.task.has_labels:
@@ -53,7 +56,8 @@ class PredictionColumns:
         places = range(1, (self.top_k or 0) + 1)
         ranked = [name for place in places for name in (f"label_{place}", f"prob_{place}")]
         sets = self.task.set_columns if self.set_limit is not None else ()
-        return [*self._kept, *ranked, *([ACCEPTED] if self.min_confidence is not None else []), *sets]
+        label, *others = self._kept
+        return [label, *([ACCEPTED] if self.min_confidence is not None else []), *others, *ranked, *sets]
 
     @property
     def _kept(self) -> list[str]:
@@ -77,8 +81,8 @@ class PredictionColumns:
             in_scope = outputs[:, -1]
             all_fields = self.scope.mark(map(list, all_fields), in_scope, self.digits)
         accepted = confidence >= (self.min_confidence or 0.0)
-        if self.scope is not None:
-            accepted &= self.scope.holds(in_scope)
+        holds = np.ones(len(accepted), dtype=bool) if self.scope is None else self.scope.holds(in_scope)
+        accepted &= holds
         if has_text is not None:
             accepted &= has_text
         kept = len(self._kept)
@@ -88,11 +92,23 @@ class PredictionColumns:
         sets: Iterator[list[str]] = itertools.repeat([], len(probabilities))
         if self.set_limit is not None:
             sets = self.task.set_fields(probabilities, self.set_limit, self.digits)
-        rows = zip(probabilities, accepted.tolist(), all_fields, best.tolist(), sets, strict=True)
-        for row, is_accepted, fields, places, members in rows:
-            cells = fields[:kept]
-            for place in places:
-                cells += [self.task.labels[place], f"{row[place]:{self.digits}}"]
-            if self.min_confidence is not None:
-                cells.append("true" if is_accepted else "false")
-            yield [*cells, *members]
+        self.tally["accepted"] += int(accepted.sum())
+        self.tally["expected right"] += float(confidence[accepted].sum())  # type: ignore[assignment]
+        self.tally["rejected"] += int((~holds).sum())
+        rows = zip(probabilities, accepted.tolist(), holds.tolist(), all_fields, best.tolist(), sets, strict=True)
+        for row, is_accepted, is_inside, fields, places, members in rows:
+            label, *others = fields[:kept]
+            marks = [] if self.min_confidence is None else ["true" if is_accepted else "false"]
+            ranked = [cell for place in places for cell in (self.task.labels[place], f"{row[place]:{self.digits}}")]
+            # No class is among those that a rejected text may have.
+            yield [label, *marks, *others, *ranked, *(members if is_inside else [""] * len(members))]
+
+    def summary(self, rows: int) -> str:
+        """Return in words what became of the rows that were predicted."""
+        parts = [f"{rows:,} rows"]
+        if self.min_confidence is not None:
+            right = round(self.tally["expected right"])
+            parts.append(f"{self.tally['accepted']:,} accepted at {self.min_confidence:.3g} (expected {right:,} right)")
+        if self.scope is not None:
+            parts.append(f"{self.tally['rejected']:,} in no class")
+        return ", ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +32,8 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
         )
         raise InputError(
             f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
-            f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, or "
-            "--min-confidence."
+            f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, "
+            f"--min-confidence, or score more rows: classify train --like {shlex.quote(folder)} --folds 5."
         )
     return threshold
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from classify.config.recipe import FOLD_TRAININGS
+from classify.console import format_seconds
+from classify.data.split_table import BY_SEED
 from classify.evaluation import suspects_file
 from classify.evaluation.automation import Threshold, find_threshold
 from classify.evaluation.learning_curve import Curve
 from classify.evaluation.metrics import ERRORS, display_name, is_share
+from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import SURE, show_p
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.environment import count, percent, show, show_range
@@ -52,6 +56,11 @@ def _purpose(result: Result) -> str:
 
 
 def _quality(result: Result) -> str:
+    if (rejects := result.metrics.get(COLUMN)) is not None:
+        return (
+            f"It accepts {_of_100(rejects['accepted'])} of 100 texts of its classes, and accepts and sorts right "
+            f"{_of_100(rejects['accuracy'])} of 100 ({count(rejects['rows'], 'text')})."
+        )
     name = result.task.share or result.task.primary
     value, interval = result.scores[name], result.scores.get(f"{name}_interval")
     if result.task.share is None:
@@ -71,9 +80,16 @@ def _of_100(share: float) -> str:
 
 
 def _guessing(result: Result) -> list[str]:
-    """Compare with the most frequent label, where each row has one."""
+    """Compare with always giving the most frequent answer."""
     majority, name = result.majority, result.task.share
-    return [f"Always {majority['label']!r} would be right in {_of_100(majority[name])} of 100."] if name else []
+    if name:
+        return [f"Always {majority['label']!r} would be right in {_of_100(majority[name])} of 100."]
+    name = result.task.primary
+    is_better = (result.scores[name] > majority[name]) != (name in ERRORS)
+    return [] if is_better else [
+        f"Always answering {majority['label'] or 'no label'!r} reaches {display_name(name)} "
+        f"{show(name, majority[name])}: the model is no better than that."
+    ]  # fmt: skip
 
 
 def usefulness(result: Result) -> list[str]:
@@ -124,6 +140,12 @@ def _comparison(result: Result) -> str:
     return f"Against {other} it is {counted}, yet not on average."
 
 
+def _can_be_folded(result: Result) -> bool:
+    """Return whether the rows of one table were divided by seed, so that all could be scored."""
+    by_seed = any(one["what"] == "split" and one["flag"] == BY_SEED for one in result.run["guesses"])
+    return result.is_training and by_seed and result.run["config"]["data"]["test_data"] is None
+
+
 def _is_fast(result: Result) -> bool:
     return bool(result.run["config"]["training"]["preset"] == "fast")
 
@@ -135,6 +157,7 @@ def find_steps(result: Result) -> list[Step]:
     steps, folder = [], shlex.quote(str(result.model))
     rows, per_class = result.scores["rows"], result.scores["per_class"]
     suspects, curve = read_suspects(result.folder, 0)[1], Curve.read(result.folder)
+    again = f"classify train --like {folder}"  # with the flags of the run
     suggest = f"classify suggest --model {folder} --data unlabelled.csv --count 50"
     if suspects:
         steps.append(
@@ -145,8 +168,7 @@ def find_steps(result: Result) -> list[Step]:
             )
         )
     if result.is_training and _is_fast(result) and ((previous := find_previous(result)) is None or _is_fast(previous)):
-        data = shlex.quote(result.run["data"]["path"])
-        steps.append(Step("train the whole model, without --preset fast", f"classify train --data {data}"))
+        steps.append(Step("train the whole model, without --preset fast", f"{again} --preset default"))
     # One or two rows are a typing error, or too few to be called weak.
     weak = sorted(
         (score["f1"], name) for name, score in per_class.items() if score["support"] >= FEWEST and score["f1"] < WEAK
@@ -159,13 +181,18 @@ def find_steps(result: Result) -> list[Step]:
         more = f"{100 * gain:+.1f} points" if is_share(curve.metric) else f"{gain:+.3f}"
         steps.append(Step(f"label as many rows again: {display_name(curve.metric)} {more} is to be expected", suggest))
     if rows < _FEW:
-        leaves = "leaves" if rows == 1 else "leave"
-        evaluate = f"classify evaluate --model {folder} --data labelled.csv"
-        flag = "--test-data" if result.is_training else "--data"
-        steps.append(Step(f"score it on more rows ({rows} {leaves} a wide interval; {flag})", evaluate))
+        wide = f"{rows} {'leaves' if rows == 1 else 'leave'} a wide interval"
+        if _can_be_folded(result):
+            about = format_seconds(FOLD_TRAININGS * result.metrics["wall_seconds"])
+            steps.append(
+                Step(f"score it on all rows by cross-validation ({wide}; about {about})", f"{again} --folds 5")
+            )
+        else:
+            flag = "--test-data" if result.is_training else "--data"
+            evaluate = f"classify evaluate --model {folder} --data labelled.csv"
+            steps.append(Step(f"score it on more rows ({wide}; {flag})", evaluate))
     if curve is None and result.is_training and result.task.has_labels:
         steps.append(Step("measure what more rows would bring", f"classify curve --model {folder}"))
     if not suspects and per_class and (result.predicted != result.rows.targets).any() and result.is_training:
-        data = shlex.quote(result.run["data"]["path"])
-        steps.append(Step("look for wrong labels by cross-validation", f"classify train --data {data} --folds 5"))
+        steps.append(Step("look for wrong labels by cross-validation", f"{again} --folds 5"))
     return steps[:_STEPS]

@@ -61,11 +61,10 @@ def cross_validate(context: TrainingContext) -> Logits:
                 context.strategy, context.inputs.task, context.data.of(split).take(~held_out), context.inputs.parts
             )
             trainer.strategy.setup(initial)
-            with _report_saved_folds(context, number):
-                train_fold(context, trainer, f"fold {number + 1} of {count}")
-                fold_logits = context.compute_logits(scored)
-                context.timeline.end("evaluation")
-                _save(context, number, fold_logits)
+            train_fold(context, trainer, f"fold {number + 1} of {count}")
+            fold_logits = context.compute_logits(scored)
+            context.timeline.end("evaluation")
+            _save(context, number, fold_logits)
         logits[held_out] = fold_logits
         took = "taken from the resumed run" if resumed else f"{time.perf_counter() - begin:.1f} s"
         _log_score(context, number, fold_logits, scored.targets, took)
@@ -105,11 +104,12 @@ def _log_score(context: TrainingContext, number: int, logits: Logits, targets: n
 
 
 @contextlib.contextmanager
-def _report_saved_folds(context: TrainingContext, saved: int) -> Iterator[None]:
+def report_saved_folds(context: TrainingContext) -> Iterator[None]:
     """On Ctrl-C outside of steps, raise Interrupted with the number of saved folds, if any."""
     try:
         yield
     except KeyboardInterrupt:
+        saved = len(list(context.output.checkpoints.glob("fold-*.safetensors")))
         if not saved:
             raise
         raise Interrupted(

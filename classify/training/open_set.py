@@ -41,19 +41,38 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
     train, task = splits.train, context.inputs.task
     rows = cap_rows(task.stratify_by(train.targets), np.arange(len(train)), EXAMPLES, seed=context.config.training.seed)
     examples = context.compute_features(Split(train.table, train.rows[rows], train.targets[rows]))
-    inside = compute(splits.validation)
-    scored = inside if splits.test is None else compute(splits.test)
-    fitted = [compute(split) for split in splits.outside]
-    outside = None
-    if fitted:
-        outside = Held(*(np.concatenate(parts) for parts in zip(*map(Held.arrays, fitted), strict=True)))
-    scope = Scope.fit(label, examples, train.targets[rows], inside, splits.validation.targets, outside)
+    validation = compute(splits.validation)
+    scored = validation if splits.test is None else compute(splits.test)
+    # Copies of a text, or of a training text, would fit the score and count in it several times.
+    held_out = _independent(context, splits.validation, "validation")
+    outside = [compute(split).take(_independent(context, split)) for split in splits.outside]
+    scope = Scope.fit(
+        label,
+        examples,
+        train.targets[rows],
+        validation.take(held_out),
+        splits.validation.targets[held_out],
+        Held(*(np.concatenate(parts) for parts in zip(*map(Held.arrays, outside), strict=True))) if outside else None,
+    )
     in_scope = scope.probabilities(scored.features, scored.logits)
     rejected = np.empty((0, len(bias)), dtype=np.float32)
-    outside_in_scope = np.empty(0, dtype=np.float32)
-    if splits.outside_scored is not None:
-        rest = compute(splits.outside_scored)
-        rejected, outside_in_scope = rest.logits, scope.probabilities(rest.features, rest.logits)
-    right = scored.logits.argmax(axis=1) == splits.scored.targets
-    metrics = scope.describe(in_scope, right, outside_in_scope)
+    outside_in_scope, counted = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
+    if (rest := splits.outside_scored) is not None:
+        held = compute(rest)
+        rejected, outside_in_scope = held.logits, scope.probabilities(held.features, held.logits)
+        counted = _independent(context, rest)
+    new = held_out if splits.test is None else _independent(context, splits.test, "test")
+    right = (scored.logits.argmax(axis=1) == splits.scored.targets)[new]
+    metrics = scope.describe(in_scope[new], right, outside_in_scope[counted], fitted=splits.test is None)
     return OpenSet(scope, in_scope, outside_in_scope, rejected, metrics)
+
+
+def _independent(context: TrainingContext, split: Split, name: str = "") -> npt.NDArray[np.int64]:
+    """Return the first row of each text of a split that is not in the training split, in order.
+
+    `name` is that of a split which may share texts with it; where it shares all, they count all the same.
+    """
+    hashes = split.table.text_hashes(context.splits.columns.text)[split.rows]
+    first = np.sort(np.unique(hashes, return_index=True)[1])
+    new = first[~np.isin(first, context.splits.in_training.get(name, ()))]
+    return new if len(new) else first

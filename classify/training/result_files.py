@@ -16,7 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from classify.config.recipe import FOLD_TRAININGS
+from classify.console import format_seconds
 from classify.data import split_record
+from classify.data.split_table import BY_SEED
 from classify.data.splits import Splits
 from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
@@ -354,6 +357,7 @@ def _notes(results: Results) -> list[str]:
         metric=results.task.primary,
         loss=advice.TrainingLoss(last if first is None else first, last, epochs, chance),
         balanced=results.context.config.training.class_weights == "balanced",
+        folds=_time_of_folds(results),
     )
     if results.task.has_thresholds and results.splits.test is None and results.splits.folds is None:
         notes.append(
@@ -374,6 +378,15 @@ def _notes(results: Results) -> list[str]:
             f"{metrics.format_metrics(results.scores.metrics)}"
         )
     return notes
+
+
+def _time_of_folds(results: Results) -> str:
+    """Return about how long a run with five folds would take; "" where rows were not divided by seed."""
+    config = results.context.config.data
+    split = next((one for one in results.splits.findings if one.where == "split"), None)
+    if split is None or split.flag != BY_SEED or config.test_data is not None:
+        return ""
+    return format_seconds(FOLD_TRAININGS * results.context.timeline.elapsed)
 
 
 def _program() -> list[str]:

@@ -21,7 +21,7 @@ from classify.modeling.loading import quiet_libraries
 from classify.training import resume, stages
 from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, describe_collapse
 from classify.training.finish import finish
-from classify.training.folds import cross_validate
+from classify.training.folds import cross_validate, report_saved_folds
 from classify.training.inputs import RunInputs, check
 from classify.training.parts import Parts
 from classify.training.run_record import make_record
@@ -99,7 +99,7 @@ def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline, part
     with inputs.config.training.start() as world:
         world.receive_faults()
         timeline.end("process group")
-        with prepare(inputs, data, world, timeline) as context:
+        with prepare(inputs, data, world, timeline) as context, report_saved_folds(context):
             return _run(context)
 
 

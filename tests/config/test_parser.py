@@ -28,7 +28,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --opt-level --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
---split-by-time --time-format --split-like --excel-safe --drop-unlabelled --predict-unlabelled
+--split-by-time --time-format --like --split-like --excel-safe --drop-unlabelled --predict-unlabelled
 --unlabelled-value --no-header --label-separator
 --header --delimiter --quote --skip-lines --task --help-all --text-column-name --text-column-names --label-column-name
 --text-pair-column --text-column-delimiter --pooling --packing --kernels
@@ -145,15 +145,38 @@ TYPOS = {
     "--gradient-checkpoint": "--gradient-checkpointing", "--gradient-accumulation": "--gradient-accumulation-steps",
     "--sede": "--seed", "--precison": "--precision", "--num-epochs": "--num-train-epochs", "--stategy": "--strategy",
     "--report_too": "--report-to", "--save-step": "--save-steps", "--label-smoothing": "--label-smoothing-factor",
+    "--lr": "--learning-rate", "--bs": "--batch-size",
     "--per-device-batch-size": "--per-device-train-batch-size", "--model-name": "--model-name-or-path",
 }  # fmt: skip
 # Of other programs, and not near any flag.
-UNKNOWN = "--vocab-size --workers --gpus".split()  # noqa: SIM905
+UNKNOWN = "--vocab-size --workers".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("flag", TYPOS)
 def test_a_typing_error_is_told_what_was_meant(flag: str) -> None:
     assert faults("--data", "x", flag) == (f"unknown flag {flag}. Did you mean {TYPOS[flag]}?",)
+
+
+def test_which_gpu_is_a_variable() -> None:
+    for flag in ("--gpus", "--gpu", "--device"):
+        assert faults("--data", "x", flag) == (
+            f"unknown flag {flag}. To choose GPUs begin the command with CUDA_VISIBLE_DEVICES=1; --cpu uses none.",
+        )
+
+
+def test_a_file_whose_name_has_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell makes two words of it."""
+    monkeypatch.chdir(tmp_path)
+    Path("my file.csv").touch()
+    assert "put a name with spaces in quotes: --data 'my file.csv'" in faults("--data", "my", "file.csv")[0]
+
+
+def test_a_command_without_all_flags_names_its_own_help() -> None:
+    from classify.commands import load_command
+
+    parser = load_command("predict").make_parser("classify predict")
+    with pytest.raises(InputError, match=r"unknown flag --foo\. See --help\.$"):
+        parser.parse(["--foo"])
 
 
 @pytest.mark.parametrize("flag", UNKNOWN)
@@ -232,6 +255,7 @@ def test_yaml_under_flags(tmp_path: Path) -> None:
         ("data: a\nfp16: !!bool x\n", "a.yaml: not valid YAML ('x')"),
         (f"data: a\nepochs: {'9' * 400}\n", "a.yaml: epochs must be a number of at least 0. Got a int instead."),
         (f"data: a\nwarmup_ratio: {'9' * 400}\n", "a.yaml: warmup_ratio must be a number from 0 to 1."),
+        ("data: &a [x]\nmodel: *a\n", "a.yaml line 2: not valid YAML (aliases (*name) are not supported)"),
         (f"data: {'[' * 3000}\n", "a.yaml: not valid YAML (nested too deeply)"),
     ],
 )

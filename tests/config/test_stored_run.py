@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -72,6 +73,23 @@ def test_all_settings_are_the_runs(run: RunConfig, words: tuple[str, ...]) -> No
     assert {source.name for source in stored.values()} == {f"{FOLDER}/run.json"}
     assert "num_train_epochs" in stored
     assert "learning_rate" not in stored
+
+
+def test_a_run_is_repeated_with_its_tables_and_settings(run: RunConfig) -> None:
+    """In a new folder, and with what is given beside it."""
+    config = parse("--like", FOLDER, "--folds", "5", "--epochs", "2")
+    assert config.data == dataclasses.replace(run.data, folds=5)
+    assert (config.model.dropout, config.model.freeze_layers, config.training.batch_size) == (0.2, 1, 16)
+    assert (config.training.num_train_epochs, config.training.output_dir) == (2.0, None)
+    assert not config.training.resume_from_checkpoint
+    with pytest.raises(InputError, match=r"--like nowhere: no such folder"):
+        parse("--like", "nowhere")
+
+
+def test_the_record_of_a_run_is_no_settings_file(run: RunConfig) -> None:
+    store(of(run, command=["run_classify.py"], versions={}))
+    with pytest.raises(InputError, match=r"this is the record of a run; give --like runs/my-1\.$"):
+        parse("--config", f"{FOLDER}/run.json")
 
 
 def test_what_is_given_beside_it_wins(run: RunConfig, tmp_path: Path) -> None:

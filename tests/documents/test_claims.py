@@ -129,7 +129,7 @@ def test_a_settings_file_holds_any_setting() -> None:
     ours = {flag[2:].replace("-", "_") for flag in flags if flag.startswith("--") and "_" not in flag}
     ours -= {name for name in ours if name.removeprefix("no_") in hf_arguments.NAMES}
     assert len(ours) > 80
-    assert ours - set(yaml_keys()) == {"help", "help_all", "config", "plan"}
+    assert ours - set(yaml_keys()) == {"help", "help_all", "config", "plan", "like"}
 
 
 def test_so_many_right_predictions_just_show_a_precision_of_95_percent() -> None:

@@ -139,7 +139,7 @@ def test_one_cause_has_one_line() -> None:
     """A model with one answer for all also misses classes and is no better than the majority: said once."""
     targets = [0] * 60 + [1] * 60
     lines = summary(scored(targets, [0] * 120), targets, rival=0.9, last=math.log(4) + 0.1)
-    assert [line.split()[0] for line in lines] == ["the", "all", "training"]
+    assert [line.split()[0] for line in lines] == ["the", "all", "training", "120"]
     assert lines[0].startswith("the TF-IDF baseline has a higher macro F1 (0.900, the model ")
     assert all("\n" not in line for line in lines)
 

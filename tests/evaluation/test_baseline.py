@@ -46,14 +46,14 @@ def test_where_texts_have_no_spaces_it_reads_characters(name: str, lacking: bool
     """Words cannot be found there, and what looks like them is whole sentences."""
     table = read_table(str(ROOT / "data" / name))
     texts, labels = table.column("text"), np.unique(table.column("label"), return_inverse=True)[1]
-    assert baseline._lack_spaces(texts) == lacking
+    assert baseline.lack_spaces(texts) == lacking
     order = np.random.default_rng(0).permutation(len(texts))
     train, test = order[len(texts) // 4 :], order[: len(texts) // 4]
     fit = [texts[row] for row in train], labels[train], [texts[row] for row in test], labels[test], 0
     task = SingleLabel([str(number) for number in range(8)])
     accuracy = task.baseline(*fit).metrics["accuracy"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_lack_spaces", lambda _: not lacking)
+        patch.setattr(baseline, "lack_spaces", lambda _: not lacking)
         assert accuracy >= task.baseline(*fit).metrics["accuracy"] + 0.05
 
 

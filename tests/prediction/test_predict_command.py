@@ -312,7 +312,16 @@ def test_a_rejected_row_is_not_accepted() -> None:
     columns = PredictionColumns(SingleLabel(["a", "b"]), min_confidence=0.85, scope=scope)
     outputs = np.log([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
     rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7, 0.7]]).astype(np.float32)))
-    assert [(row[0], row[-1]) for row in rows] == [("oos", "false"), ("a", "true"), ("a", "false")]
+    assert [row[:2] for row in rows] == [["oos", "false"], ["a", "true"], ["a", "false"]]
+    assert columns.summary(3) == "3 rows, 1 accepted at 0.85 (expected 1 right), 1 in no class"
+
+
+def test_a_rejected_row_has_no_set_of_classes() -> None:
+    scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
+    columns = PredictionColumns(SingleLabel(["a", "b"]), set_limit=0.3, scope=scope)
+    outputs = np.log([[0.9, 0.1], [0.9, 0.1]])
+    rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7]]).astype(np.float32)))
+    assert [row[-1] for row in rows] == ["", "a"]
 
 
 @pytest.mark.parametrize("out", ["p.csv", "-"])

@@ -47,7 +47,9 @@ def test_an_evaluation_of_one_row(trained: Path, tmp_path: Path) -> None:
 def test_a_run_names_its_own_flag(trained: Path) -> None:
     result = Result.read(trained)
     rows = result.scores["rows"]
-    assert f"({rows} leave a wide interval; --test-data)" in " ".join(step.text for step in find_steps(result))
+    steps = {step.text: step.command for step in find_steps(result)}
+    (folds,) = (command for text, command in steps.items() if f"by cross-validation ({rows} leave a wide inter" in text)
+    assert folds == f"classify train --like {trained} --folds 5"
     assert f"({rows} test rows; between" in sentences(result)[1]
 
 

@@ -108,6 +108,19 @@ def test_the_final_model_is_trained_on_all_rows_from_the_same_start(
     assert (out / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
 
 
+def test_ctrl_c_after_the_folds_says_that_they_are_kept(
+    model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The final model's head starts after them."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_initialize_head", interrupt)
+    with pytest.raises(Interrupted, match=rf"interrupted; {FOLDS} folds are saved; continue with --resume"):
+        run.train(folded(model_folder, small, tmp_path / "out"))
+
+
 def test_scores_are_of_all_rows(whole: Path) -> None:
     metrics, rows = read_json(whole / "metrics.json"), predictions(whole)
     assert metrics["test"]["method"] == f"{FOLDS}-fold cross-validation"
