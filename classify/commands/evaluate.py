@@ -81,17 +81,18 @@ def run(arguments: Sequence[str], program: str) -> int:
             print(f"on all rows: {metrics.format_metrics(scores.metrics)}")
         if (entry := read_json(folder / "metrics.json").get(COLUMN)) is not None:
             print(escape_controls(summarize(entry)))
-        for note in _notes(labelled, int(trained.all()) * len(trained)):
+        for note in _notes(labelled, int(trained.all()) * len(trained), rejects=predictor.scope is not None):
             print(escape_controls(f"note: {note}"))
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0
 
 
-def _notes(labelled: LabelledTable, trained: int) -> list[str]:
+def _notes(labelled: LabelledTable, trained: int, *, rejects: bool) -> list[str]:
     """Return notes on what may be wrong with the table or make the scores misleading, and on renamed columns.
 
-    `trained` is the number of texts, if the model was trained on all of them, else 0.
+    `trained` is the number of texts, if the model was trained on all of them, else 0. `rejects`: the model tells texts
+    of no class, which an exported one does not.
     """
     from classify.evaluation.predictions_file import note_renamed
     from classify.tables.roles import note_empty_texts
@@ -99,6 +100,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
     table, task = labelled.table, labelled.task
     counts = task.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
+    outside = 0 if rejects else len(labelled.outside)
     left_out = len(table) - len(labelled.rows) - len(labelled.outside)
     # Of several labels: rows that may not have been labelled.
     none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
@@ -107,6 +109,7 @@ def _notes(labelled: LabelledTable, trained: int) -> list[str]:
         f"no row has the label {list_some(missing)}" if missing else None,
         f"the model was trained on all {trained} of these texts, so the scores are too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
+        f"{outside} rows of no class are left out: this exported model answers each with one" if outside else None,
         f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,
     )
     found = [*table.findings, *note_empty_texts(table, labelled.texts)]

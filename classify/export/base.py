@@ -29,11 +29,15 @@ _LONG = 2_000
 
 @dataclass(frozen=True)
 class Sample:
-    """Texts to check an export on: `rows` of the run with `targets`, then texts at the edges; and their logits."""
+    """Texts to check an export on: some rows that `scored` the run, then texts at the edges; and their logits."""
 
     tokens: Tokens
-    targets: npt.NDArray[Any]
+    scored: ScoredRows
     logits: npt.NDArray[np.float32]
+
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        return self.scored.targets
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -58,13 +62,14 @@ def draw_sample(predictor: Predictor) -> Sample:
     for number, column in enumerate(columns):  # a second text is never as long as the first
         column += [*_EDGES, longest] if number == 0 else [*reversed(_EDGES), "a"]
     tokens = predictor.tokenize(columns[0], columns[1] if len(columns) > 1 else None)
-    return Sample(tokens, scored.targets[chosen], predictor.compute_logits(tokens))
+    return Sample(tokens, scored.take(chosen), predictor.compute_logits(tokens))
 
 
 @dataclass(frozen=True)
 class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
+    `largest_difference` is that of a probability, or of a score in standard deviations of the scores.
     `change` is that of the mean row score (see `Task.row_scores`) and of the mean loss, each with the 95 % interval of
     the rows' differences.
     """
@@ -79,6 +84,7 @@ class Check:
     def compare(cls, task: Task, sample: Sample, logits: npt.NDArray[np.float32]) -> Check:
         """Compare the `logits` of an exported model with those of the run."""
         old, new = (task.probabilities(values) for values in (sample.logits, logits))
+        scale = 1.0 if task.has_labels else float(old[sample.rows].std()) or 1.0
         before, after = task.decide(old), task.decide(new)
         changed = np.asarray(before != after)
         right = [task.row_scores(values[sample.rows], sample.targets) for values in (before, after)]
@@ -86,7 +92,7 @@ class Check:
         scores = [task.score(values[sample.rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
         return cls(
             texts=len(old),
-            largest_difference=float(np.abs(old - new).max()),
+            largest_difference=float(np.abs(old - new).max()) / scale,
             changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
             change={name: _describe_change(*values) for name, values in ((task.row_metric, right), ("loss", losses))},
             scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (task.primary, "loss")},
@@ -99,7 +105,7 @@ class Check:
             f", {name} {mean:+.4f} ({low:+.4f} to {high:+.4f})" for name, (mean, low, high) in self.change.items()
         )
         return (
-            f"{self.texts} texts: probabilities differ by at most {self.largest_difference:.1e}, "
+            f"{self.texts} texts: outputs differ by at most {self.largest_difference:.1e}, "
             f"{self.changed} predictions change; {kept}"
         )
 

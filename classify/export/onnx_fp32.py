@@ -24,7 +24,7 @@ from classify.tasks.base import Task
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Where torch's exporter notes the modules that a node is from.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-# Largest difference of a probability: fp32 kernels add in different orders.
+# Largest difference of a probability, or of a score in standard deviations: fp32 kernels add in different orders.
 _TOLERANCE = 1e-4
 
 
@@ -44,10 +44,11 @@ class ONNX(Target):
         return {"opset": program.model.opset_imports[""]}
 
     def find_fault(self, check: Check, task: Task) -> str | None:
-        """Refuse probabilities that differ by more than rounding."""
+        """Refuse probabilities, or scores, that differ by more than rounding."""
         if check.largest_difference <= _TOLERANCE:
             return None
-        return f"probabilities differ by {check.largest_difference:.1e}; expected at most {_TOLERANCE:.0e}"
+        what = "probabilities differ by" if task.has_labels else "of their standard deviation, scores differ by"
+        return f"{what} {check.largest_difference:.1e}; expected at most {_TOLERANCE:.0e}"
 
 
 def trace(folder: str) -> Any:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from classify.data import split_record
-from classify.errors import ClassifyError, DiskError, InputError, disk_refusal
+from classify.errors import ClassifyError, DiskError, InputError, disk_refusal, list_some
 from classify.evaluation import scope, scored_rows
-from classify.export.base import Check, Target, draw_sample
-from classify.files import atomic_path, make_folders, write_json
+from classify.export.base import Check, Sample, Target, draw_sample
+from classify.files import atomic_path, make_folders, read_json, write_json
 from classify.modeling.result_folder import EXPORTED
 from classify.prediction.predictor import load_classifier
 from classify.versions import versions
 
 CHECKS = "export.json"
-# Copied as they are; of the last three `suggest` reads the texts of the run, `predict` the scores of its held-out rows,
-# and the report of an evaluation the run's scores.
+# Copied as they are; of the last two `suggest` reads the texts of the run, the report of an evaluation its scores.
 _COPIED = (
     "config.json",
     "tokenizer.json",
@@ -30,18 +30,23 @@ _COPIED = (
     "special_tokens_map.json",
     "vocab.txt",
     split_record.FILE,
-    scored_rows.FILE,
     "metrics.json",
 )
+# All that an export writes; only a folder of these is replaced.
+_WRITTEN = {*_COPIED, scored_rows.FILE, "classify.json", EXPORTED, CHECKS}
 
 
 def export_model(model: str, target: Target, out: Path) -> Check:
     """Export a result folder, check the new model against it, and return the check.
 
     An earlier export in `out` is replaced. Nothing is written where the check fails. Raises InputError for a folder
-    that cannot be exported, and ClassifyError where the exported model predicts something else.
+    that cannot be exported, or an `out` with other files, and ClassifyError where the exported model predicts something
+    else.
     """
     run = Path(model)
+    others = sorted(path.name for path in out.iterdir() if path.name not in _WRITTEN) if out.exists() else []
+    if others:
+        raise InputError(f"--out {out}: it holds {list_some(others)}, which no export wrote; give another folder.")
     if (run / EXPORTED).exists():
         raise InputError(f"--model {model}: it is an exported model; give the folder that it was exported from.")
     if not (run / "tokenizer.json").exists():
@@ -59,12 +64,26 @@ def export_model(model: str, target: Target, out: Path) -> Check:
             write_json(made / "classify.json", settings)
             recorded = target.write(predictor, made, sample)
             with load_classifier(str(made)) as exported:
-                check = Check.compare(predictor.task, sample, exported.compute_logits(sample.tokens))
+                logits = exported.compute_logits(sample.tokens)
+            check = Check.compare(predictor.task, sample, logits)
+            _write_scored_rows(run, made, sample, logits)
             if (fault := target.find_fault(check, predictor.task)) is not None:
                 raise ClassifyError(f"{out}: nothing was written, since the exported model fails its check: {fault}.")
             size = (made / EXPORTED).stat().st_size
             write_json(made / CHECKS, _record(model, target, recorded, check, size))
     return check
+
+
+def _write_scored_rows(run: Path, made: Path, sample: Sample, logits: npt.NDArray[np.float32]) -> None:
+    """Write the rows by which `predict` finds thresholds and sets, with the outputs of the exported model itself.
+
+    With folds the final model was trained on them, so the scores of the folds' models say more.
+    """
+    metrics = read_json(run / "metrics.json")
+    if (metrics["test"] or metrics["eval"]).get("folds"):
+        shutil.copyfile(run / scored_rows.FILE, made / scored_rows.FILE)
+    else:
+        replace(sample.scored, logits=logits[sample.rows], predicted=None).write(made)
 
 
 @contextlib.contextmanager

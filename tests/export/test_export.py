@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from classify.cli import main
+from classify.evaluation.scored_rows import ScoredRows
 from classify.export.base import Check, Sample
 from classify.prediction.predictor import load_classifier
 from classify.tasks.single_label import SingleLabel
@@ -47,6 +48,11 @@ def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathF
 def exported(finished: Path) -> Path:
     assert main(["export", "--model", str(finished)]) == 0
     return finished / "onnx"
+
+
+def sample_of(targets: Any, logits: Any) -> Sample:
+    scored = ScoredRows(np.arange(len(targets), dtype=np.uint64), targets, logits, None, None)
+    return Sample(cast(Any, None), scored, logits)
 
 
 def compare(run: Path, exported: Path, texts: list[Any]) -> float:
@@ -214,7 +220,7 @@ def test_eight_bits_are_refused_for_a_fall_that_is_no_chance(rows: int, worse: i
     bad = good.copy()
     bad[:worse] = good[:worse, ::-1]
     task = SingleLabel(["a", "b"])
-    check = Check.compare(task, Sample(cast(Any, None), targets, good), bad)
+    check = Check.compare(task, sample_of(targets, good), bad)
     assert (ONNXInt8().find_fault(check, task) is not None) == refused
 
 
@@ -297,7 +303,7 @@ def test_the_interval_of_the_change_is_paired() -> None:
     targets = (np.arange(100) < 10).astype(np.int64)
     new = logits.copy()
     new[[5, 20, 30]] = [0, 1]
-    sample = Sample(cast(Any, None), targets, logits)
+    sample = sample_of(targets, logits)
     check = Check.compare(task, sample, new)
     mean, low, high = check.change["accuracy"]
     assert mean == pytest.approx(-0.01)
@@ -306,11 +312,38 @@ def test_the_interval_of_the_change_is_paired() -> None:
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt((3 - 0.01) / 100) / 10, rel=1e-3)
 
 
+def test_a_folder_with_other_files_is_not_replaced(exported: Path, tmp_path: Path, capsys: Any) -> None:
+    """As one of models, whose name happens to be that of the export."""
+    folder = tmp_path / "models"
+    shutil.copytree(exported, folder)
+    (folder / "thesis.txt").write_text("three years")
+    assert main(["export", "--model", str(exported.parent), "--out", str(folder), "--overwrite"]) == 2
+    assert "it holds thesis.txt, which no export wrote" in capsys.readouterr().err
+    assert (folder / "thesis.txt").exists()
+
+
+def test_thresholds_are_of_the_exported_model(finished: Path, exported: Path) -> None:
+    """Not of the run's outputs, from which those of 8 bits differ."""
+    run, own = ScoredRows.read(finished), ScoredRows.read(exported)
+    assert own.hashes.tolist() == run.hashes.tolist()
+    assert (own.logits != run.logits).any()
+    np.testing.assert_allclose(own.logits, run.logits, atol=1e-4)
+    assert own.trained is not None
+
+
+def test_scores_of_any_size_are_exported(model_folder: Path, tmp_path: Path) -> None:
+    """Prices with a mean of 50,000: what they differ by is relative to their spread."""
+    rows = [(text, str(50_000 + 900 * number)) for number, (text, _) in enumerate(tiny.table_rows(60))]
+    table = tiny.write_table(tmp_path / "my.csv", rows, ("text", "score"))
+    settings = {"task": "regression", "label_column": "score", **STEPS}
+    config = make_config(model_folder, table, tmp_path / "run", **settings)
+    assert main(["export", "--model", str(train(config))]) == 0
+
+
 def test_an_earlier_export_is_replaced(finished: Path, exported: Path, tmp_path: Path) -> None:
-    folder = damaged(exported, tmp_path / "again", lambda folder: (folder / "left.txt").write_text("x"))
+    folder = damaged(exported, tmp_path / "again", lambda folder: (folder / "model.onnx").write_text("x"))
     assert main(["export", "--model", str(finished), "--out", str(folder), "--overwrite"]) == 0
-    assert not (folder / "left.txt").exists()
-    assert (folder / "model.onnx").exists()
+    assert (folder / "model.onnx").stat().st_size > 1
 
 
 @pytest.mark.parametrize("name", ["predictions.csv", "evaluation.parquet", "tokenizer.json"])
