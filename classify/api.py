@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
@@ -129,6 +130,9 @@ class Run:
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
             hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
             trained, _ = find_trained(str(self.folder), hashes)
+            if trained.any():
+                seen = f"{trained.sum()} of {len(trained)} texts; the scores of the others are under 'unseen'"
+                warnings.warn(f"the model was trained on {seen if not trained.all() else 'all texts'}", stacklevel=2)
             scores, unseen = evaluate(self._predictor, labelled, folder, trained)
             if output_dir is not None:
                 from classify.report.after_run import write_pages
@@ -341,10 +345,7 @@ def _words(options: dict[str, Any]) -> list[str]:
                     f"train: {name} must not be a dictionary; only label_names and class_weights may be one."
                 )
             if any(sign in f"{label}{shown}" for label, shown in value.items() for sign in ",="):
-                raise ValueError(
-                    "train: a label or name in label_names contains , or =; give the path of a file with one name per "
-                    "line."
-                )
+                raise ValueError("train: a label or name in label_names contains , or =; rename it in the table.")
             value = [f"{label}={shown}" for label, shown in value.items()]
         if isinstance(value, list | tuple):
             value = ",".join(map(str, value))

@@ -220,6 +220,8 @@ def _check_texts(texts: Any) -> list[str]:
         raise ValueError(
             f"X must have a string for each row. Got {describe(listed[wrong[0]])} at index {wrong[0]} instead."
         )
+    if wrong and all(isinstance(text, tuple | list) and len(text) == 2 for text in listed):
+        raise ValueError("X must have a string for each row. Got pairs instead; classify.train takes pairs of texts.")
     if getattr(texts, "ndim", 1) != 1 or wrong:
         raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
     if not listed:

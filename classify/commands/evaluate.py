@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--label-column", metavar="COLUMN", action="join", help="label column (default: as in training)"
     )
+    flags.add_thresholds(parser)
     parser.add_argument(
         "--output-dir",
         metavar="DIR",
@@ -52,6 +54,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             options.text_pair_column,
             flags.read_options(options),
         )
+        labelled = replace(labelled, task=labelled.task.with_thresholds(flags.thresholds(options)))
         name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
         folder = Path(options.output_dir or Path("evaluations") / name)
         if options.output_dir is None and not options.overwrite_output_dir:

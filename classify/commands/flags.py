@@ -58,6 +58,27 @@ def add_overwrite(parser: Parser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output file if it exists")
 
 
+def add_thresholds(parser: Parser) -> None:
+    """Add the flag of the labels' thresholds."""
+    parser.add_argument(
+        "--threshold",
+        metavar="LABEL=FLOAT",
+        action="append",
+        help="of several labels a row: predict this one from another probability on; may be given again",
+    )
+
+
+def thresholds(options: argparse.Namespace) -> dict[str, float]:
+    """Return the thresholds by label. Raises InputError for other words."""
+    found = {}
+    for word in options.threshold or ():
+        label, _, value = word.rpartition("=")
+        if not label:
+            raise InputError(f"--threshold {word}: expected a label and its threshold, e.g. urgent=0.4.")
+        found[label] = probability(value, f"--threshold {label}=")
+    return found
+
+
 def read_options(options: argparse.Namespace) -> ReadOptions:
     """Return how to read the table of `add_table`."""
     settings = {**vars(options)}

@@ -61,6 +61,7 @@ def make_parser(program: str) -> Parser:
         help="the probability of belonging to a class below which the label of --out-of-scope-label is predicted "
         "(default: 95 %% of the run's held-out rows are above it)",
     )
+    flags.add_thresholds(parser)
     parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.add_argument("--nproc", metavar="INT", help="processes that share the rows (gpu: one per GPU)")
@@ -115,6 +116,7 @@ def _check_text(options: argparse.Namespace) -> None:
         "min_precision",
         "coverage",
         "min_in_scope",
+        "threshold",
         "overwrite",
         "resume",
         "excel_safe",
@@ -236,7 +238,7 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]
     from classify.prediction.thresholds import find_confidence, find_set_limit
     from classify.tasks.registry import trained_task
 
-    task = trained_task(options.model)
+    task = trained_task(options.model).with_thresholds(flags.thresholds(options))
     if options.min_confidence is not None and options.min_precision is not None:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
     confidence, limit, found = None, None, list[str]()

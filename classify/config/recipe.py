@@ -25,7 +25,7 @@ FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
 FOLD_TRAININGS = FOLDS + 1
 # Rows of a contrastive step, and the first tokens of each that it sees.
 CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH = 32, 128
-_CHARACTERS_PER_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 # Changes of each preset to the recipe: "fast" trains only a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {"fast": {"num_train_epochs": 0, "contrastive_steps": 0}, "default": {}}
 
@@ -81,5 +81,5 @@ def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
 
     Counts multiply-adds, not seconds, so that all machines choose the same folds.
     """
-    tokens = CONTRASTIVE_ROWS * min(characters / _CHARACTERS_PER_TOKEN, CONTRASTIVE_LENGTH)
+    tokens = CONTRASTIVE_ROWS * min(characters / CHARACTERS_PER_TOKEN, CONTRASTIVE_LENGTH)
     return FOLDS * _CONTRASTIVE_STEPS * tokens * 12 * layers * width**2 > _MULTIPLICATIONS

@@ -190,9 +190,10 @@ class DataConfig(ReadConfig):
     )
     label_names: str | None = option(
         None,
-        "display names of labels: 0=negative,1=positive, or a file with one name per line",
+        "names of labels, those of one name are one class: 0=negative,1=positive",
         "--label-names",
         metavar="A=B",
+        several=True,
     )
     normalize_labels: Literal["auto", "none"] = option(
         "auto",

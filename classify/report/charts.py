@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -170,22 +169,6 @@ def scatter(x_values: Array, y_values: Array, *, x: str, y: str) -> str:
     shown = np.linspace(0, len(x_values) - 1, min(len(x_values), 1_500)).astype(int)
     axes.dots(x_values[shown], y_values[shown], "accent", opacity=0.5)
     return axes.draw()
-
-
-def matrix(shares: Array) -> str:
-    """Draw a matrix of shares (rows, columns) from 0 to 1 as a PNG, a few pixels per cell, as base64."""
-    import base64
-
-    from PIL import Image
-
-    level = np.clip(shares, 0, 1)[..., None] ** 0.5
-    light, dark = np.array([244, 246, 250]), np.array([27, 84, 150])
-    pixels = (light + (dark - light) * level).astype(np.uint8)
-    scale = max(2, min(16, 600 // max(1, len(shares))))
-    image = Image.fromarray(np.kron(pixels, np.ones((scale, scale, 1), dtype=np.uint8)))
-    file = io.BytesIO()
-    image.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def _range(values: Array) -> tuple[float, float]:

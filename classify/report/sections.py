@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +35,8 @@ from classify.report.verdict import find_steps, find_thresholds
 from classify.tables.roles import find_id_column
 from classify.training.table_report import describe_spread
 
-# Classes up to which a confusion matrix is a table, and is drawn at all.
-_TABLE, _DRAWN = 12, 150
+# Classes up to which there is a confusion matrix.
+_TABLE = 12
 # Rows of a bin of the reliability diagram, and of a bar of the lengths.
 _ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
 # Errors and suspects, texts of a confusion, and bars of the confidence.
@@ -169,42 +168,39 @@ def per_class(result: Result) -> Mapping[str, Any] | None:
 @_section("Confusions")
 def confusion(result: Result) -> Mapping[str, Any] | None:
     """Show the confusion matrix, and texts of the most frequent confusions."""
-    labels = result.task.labels
-    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, (result.rows.targets, result.predicted), 1)
-    wrong = counts - np.diag(np.diag(counts))
-    places = np.argsort(-wrong, axis=None, kind="stable")[: _TABLE * (_TABLE - 1)]
+    labels, targets, predicted = result.task.labels, result.rows.targets, result.predicted
+    # Of thousands of classes the whole matrix would take gigabytes, nearly all zeros.
+    cells, counts = np.unique(targets * len(labels) + predicted, return_counts=True)
+    rows, columns = np.divmod(cells, len(labels))
+    order = np.argsort(-counts, kind="stable")
+    order = order[rows[order] != columns[order]][: _TABLE * (_TABLE - 1)]
     pairs = {
         (row, column): {
             "of": labels[row],
             "predicted": labels[column],
-            "rows": int(wrong[row, column]),
+            "rows": count,
             "id": f"confused-{row}-{column}",
             "texts": _examples(result, row, column),
         }
-        for row, column in np.column_stack(np.unravel_index(places, wrong.shape)).tolist()
-        if wrong[row, column]
+        for row, column, count in zip(*(part[order].tolist() for part in (rows, columns, counts)), strict=True)
     }
-    shown = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1))
-    found: dict[str, Any] = {"pairs": list(pairs.values()), "table": None, "image": None}
-    if len(shown) > _DRAWN:
+    shown = np.union1d(rows, columns).tolist()
+    found: dict[str, Any] = {"pairs": list(pairs.values()), "table": None}
+    if len(shown) > _TABLE:
         return found
-    order = shown[_cluster(counts[np.ix_(shown, shown)])]
-    counts = counts[np.ix_(order, order)]
-    rows = np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    found["names"] = [labels[number] for number in order.tolist()]
-    if len(order) > _TABLE:
-        return {**found, "image": charts.matrix(counts / rows), "data": json.dumps(found["names"])}
-    levels = (10 * wilson_interval(counts, rows)[0]).astype(int)  # one row of a class shows little
+    by_cell = dict(zip(zip(rows.tolist(), columns.tolist(), strict=True), counts.tolist(), strict=True))
+    matrix = np.array([[by_cell.get((row, column), 0) for column in shown] for row in shown])
+    levels = (10 * wilson_interval(matrix, np.maximum(matrix.sum(axis=1, keepdims=True), 1))[0]).astype(int)
+    found["names"] = [labels[number] for number in shown]
     found["table"] = [
         {
             "name": labels[row],
             "cells": [
-                {"count": int(counts[i, j]), "level": int(levels[i, j]), "id": pairs.get((row, column), {}).get("id")}
-                for j, column in enumerate(order.tolist())
+                {"count": int(matrix[i, j]), "level": int(levels[i, j]), "id": pairs.get((row, column), {}).get("id")}
+                for j, column in enumerate(shown)
             ],
         }
-        for i, row in enumerate(order.tolist())
+        for i, row in enumerate(shown)
     ]
     return found
 
@@ -465,20 +461,6 @@ def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
     """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
     parts = equal_mass_bins(confidence, min(BINS, max(3, len(confidence) // _ROWS_PER_BIN)))
     return np.array([confidence[part].mean() for part in parts]), np.array([right[part].mean() for part in parts])
-
-
-def _cluster(counts: Any) -> Any:
-    """Return an order of classes in which those that are confused are near each other."""
-    from scipy.cluster.hierarchy import leaves_list, linkage
-    from scipy.spatial.distance import squareform
-
-    if len(counts) < 3:
-        return np.arange(len(counts))
-    confused = counts + counts.T
-    sizes = np.sqrt(np.outer(confused.diagonal() + 1, confused.diagonal() + 1))
-    distance = 1 / (1 + confused / sizes)
-    np.fill_diagonal(distance, 0)
-    return leaves_list(linkage(squareform(distance, checks=False), "average"))
 
 
 def _describe_row(result: Result, row: int) -> dict[str, Any]:

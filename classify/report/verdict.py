@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from classify.config.recipe import FOLD_TRAININGS
@@ -27,6 +28,8 @@ _STEPS, _GAIN = 3, 0.005
 WEAK, _NAMED = 0.6, 3
 # Labels that the first sentence lists, and the share from which it has a digit more.
 _LISTED, _NEARLY_ALL = 6, 0.95
+# Percent below which a precision is not worth a threshold.
+_LEAST_PRECISION = 50
 # Precisions for which a threshold is reported.
 PRECISIONS = (0.9, 0.95, 0.98, 0.99)
 
@@ -98,9 +101,13 @@ def usefulness(result: Result) -> list[str]:
         return []
     found = find_thresholds(result)
     if not found:
+        none = f"no confidence reaches {100 * PRECISIONS[0]:.0f} % precision"
+        if (best := _find_best(result)) is None:
+            return [f"Check every prediction: on {result.scored} {none}."]
+        share, command = _of_100(best.accepted / best.rows), f"--min-precision {best.precision:g}"
         return [
-            f"Look at each answer: {result.scored} do not show that any part of the texts is right in "
-            f"{100 * PRECISIONS[0]:.0f} of 100."
+            f"On {result.scored} {none}; the best that can be had is {100 * best.precision:.0f} % for {share} of 100 "
+            f"texts (classify predict {command})."
         ]
     best = max(found, key=lambda one: one.accepted)
     return [
@@ -109,11 +116,17 @@ def usefulness(result: Result) -> list[str]:
     ]
 
 
-def find_thresholds(result: Result) -> list[Threshold]:
-    """Return the thresholds of confidence for the `PRECISIONS` that can be reached."""
+def _find_best(result: Result) -> Threshold | None:
+    """Return the threshold of the highest precision below `PRECISIONS` that can be reached."""
+    lower = (least / 100 for least in range(round(100 * PRECISIONS[0]) - 1, _LEAST_PRECISION, -1))
+    return next(iter(find_thresholds(result, lower)), None)
+
+
+def find_thresholds(result: Result, precisions: Iterable[float] = PRECISIONS) -> list[Threshold]:
+    """Return the thresholds of confidence for the `precisions` that can be reached."""
     rows = result.independent
     confidence, right = result.probabilities.max(axis=1)[rows], (result.predicted == result.rows.targets)[rows]
-    found = (find_threshold(confidence, right, precision) for precision in PRECISIONS)
+    found = (find_threshold(confidence, right, precision) for precision in precisions)
     return [one for one in found if one is not None]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 import shlex
@@ -11,7 +10,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -40,10 +38,14 @@ _DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:
 # Spaces, zero-width ones, byte-order marks, and marks of the writing direction around a label.
 _INVISIBLE = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
 _LISTED = 10
-# How often more frequent a label is than a mistyped one; letters from which a difference of one is a typing error.
-_TIMES, _FEWEST_LETTERS = 10, 4
-# Labels of which each is compared with each.
-_MOST_COMPARED = 1000
+# Letters from which a difference of one is a typing error.
+_FEWEST_LETTERS = 4
+# How often more frequent a label is than a mistyped one of fewer letters than this: card and cart are two words.
+_TIMES = 10
+_LONG = 6
+# Letters of a label that somebody has typed, and labels of which each is compared with each.
+_LONGEST_TYPED = 60
+_MOST_COMPARED = 300
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class ClassNames:
 
     def findings(self) -> list[Finding]:
         """List the labels that are one class, written differently, and note what may be wrong with labels."""
-        return [*self._describe_merged(), *map(note, self._notes())]
+        return [*self._describe_merged(), *map(note, self._notes()), *self._describe_typos()]
 
     def _describe_merged(self) -> list[Finding]:
         merged = self.list_merged(normalized=True)
@@ -150,11 +152,6 @@ class ClassNames:
             ),
             *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
             *(
-                f"the label {typed!r} ({self.rows[typed]}) may be a typing error of {meant!r} ({self.rows[meant]}); if "
-                f"so, give --label-names {shlex.quote(f'{typed}={meant}')}"
-                for typed, meant in self._find_typos()
-            ),
-            *(
                 f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
                 f"--unlabelled-value={shlex.quote(label)}"
                 for label, rows in self.rows.items()
@@ -173,15 +170,33 @@ class ClassNames:
             ),
         ]
 
-    def _find_typos(self) -> list[tuple[str, str]]:
-        """List labels that are spelled like one at least ten times as frequent, with that one."""
-        rows = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
-        if len(rows) > _MOST_COMPARED:
+    def _describe_typos(self) -> list[Finding]:
+        """Note the labels that are spelled like a more frequent one, with the flag that merges all of them."""
+        typos = self._find_typos()
+        if not typos:
             return []
-        pairs = itertools.product(rows, repeat=2)
-        return [
-            (typed, meant) for typed, meant in pairs if rows[meant] >= _TIMES * rows[typed] and is_typo(typed, meant)
-        ]
+        shown = (f"{typed!r} ({self.rows[typed]}) of {meant!r} ({self.rows[meant]})" for typed, meant in typos.items())
+        pairs = ",".join(f"{typed}={meant}" for typed, meant in typos.items())
+        flag = f"--label-names {shlex.quote(pairs)}"
+        text = f"labels that may be typing errors: {list_some(list(shown))}; if they are, give {flag}"
+        return [Finding("note", "", text, flag)]
+
+    def _find_typos(self) -> dict[str, str]:
+        """Return labels that are spelled like one of more rows, with that one."""
+        rows = {
+            name: count
+            for name, count in self.rows.items()
+            if count and self.of(name) == name and len(name) <= _LONGEST_TYPED and not set(name) & set(",=")
+        }
+        if len(rows) > _MOST_COMPARED:
+            return {}
+        by_rows = sorted(rows, key=lambda name: (-rows[name], name))
+        return {
+            typed: meant
+            for place, typed in enumerate(by_rows)
+            for meant in reversed(by_rows[:place])  # the most frequent of several is taken
+            if (rows[meant] >= _TIMES * rows[typed] or min(len(typed), len(meant)) >= _LONG) and is_typo(typed, meant)
+        }
 
     def _list_equal_numbers(self) -> list[list[str]]:
         """List classes that are the same number, such as 1 and 01."""
@@ -221,6 +236,8 @@ def is_typo(typed: str, meant: str) -> bool:
     if len(long) - len(short) > 2 or len(short) < _FEWEST_LETTERS or long.endswith(short):
         return False
     if re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
+        return False
+    if (Counter(short) - Counter(long)).total() > 2:  # far faster than to count edits
         return False
     return _count_edits(short, long) <= (2 if len(short) >= 2 * _FEWEST_LETTERS else 1)
 
@@ -278,8 +295,8 @@ def name_classes(
 
     1.0 and 1 are one class where both occur, as programs write numbers differently; ["a"] is a, unless some list has
     several labels. With `normalize` labels that differ in case, spaces or Unicode form, or in invisible characters
-    around them, are one class, named as in most rows. `requested` renames: "0=negative,1=positive", or a file with the
-    name of each number. Raises InputError where it names a label that does not occur, or a class twice.
+    around them, are one class, named as in most rows. `requested` renames: "0=negative,1=positive". Raises InputError
+    where it names a label that does not occur, or a class twice.
     """
     class_of = {label: label for label in counts} | unwrap(counts)
     for label in counts:
@@ -294,9 +311,7 @@ def name_classes(
             best = max(same, key=lambda label: (counts[label], label))
             class_of |= dict.fromkeys(same, _strip(class_of[best]))
     renamed: dict[str, str] = {}
-    if requested is not None and "=" not in requested:
-        renamed = _names_of_file(requested, set(class_of.values()))
-    elif requested is not None:
+    if requested is not None:
         renamed = _parse_renames(requested)
         unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
         if unknown:
@@ -323,33 +338,6 @@ def _parse_renames(text: str) -> dict[str, str]:
     if len(names) < len(pairs):
         raise InputError(f"--label-names names a label twice: {text!r}; give each one name.")
     return names
-
-
-def _names_of_file(path: str, labels: Collection[str]) -> dict[str, str]:
-    """Return the names of labels that are the numbers of lines in a file. Raises InputError.
-
-    They count from 0, or from 1 where the largest is the number of lines.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InputError(
-            f"--label-names must be pairs such as 0=negative,1=positive, or a file with one name per line. {path!r} "
-            f"cannot be read: {reason}."
-        ) from None
-    names = [line.strip() for line in lines if line.strip()]
-    numbers = {int(label) for label in labels if label.isdecimal()}
-    others = sorted(label for label in labels if not label.isdecimal())
-    first = 0 if 0 in numbers else 1
-    if others or not numbers or max(numbers) >= len(names) + first or (first and max(numbers) < len(names)):
-        got = repr(others[0]) if others else f"numbers from {min(numbers, default=0)} to {max(numbers, default=0)}"
-        raise InputError(
-            f"--label-names {path}: {len(names)} names, for labels from 0 to {len(names) - 1} or from 1 to "
-            f"{len(names)}. Got {got} instead; give pairs such as 0=negative,1=positive."
-        )
-    # Labels such as 01 are numbers, too.
-    return {label: names[int(label) - first] for label in labels}
 
 
 def find_labels(

@@ -98,6 +98,12 @@ class Task(LabelEncoder):
     def describe(self) -> str:
         """Return what a model of the task does with a text, e.g. "assigns one of 8 classes to a text"."""
 
+    def with_thresholds(self, given: Mapping[str, float]) -> Self:
+        """Return the task with other thresholds of some labels. Raises InputError where it has none."""
+        if given:
+            raise InputError("--threshold: the model predicts no sets of labels; see --min-confidence.")
+        return self
+
     def settings(self) -> dict[str, Any]:
         """Return what prediction needs to know, for classify.json."""
         return {}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.errors import EXCERPT, InputError
+from classify.errors import EXCERPT, InputError, list_some
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
@@ -170,6 +170,16 @@ class MultiLabel(Task):
             self.labels, self._classes, self._separator, thresholds, empty_is_labelled=self._empty_is_labelled
         )
 
+    def with_thresholds(self, given: Mapping[str, float]) -> Self:
+        """Return the task with other thresholds of some labels. Raises InputError for a label that it lacks."""
+        if unknown := [label for label in given if label not in self.labels]:
+            listed = list_some(self.labels, show=repr)
+            raise InputError(f"--threshold {unknown[0]}: the model has no such label; it has: {listed}.")
+        thresholds = [given.get(label, own) for label, own in zip(self.labels, self.thresholds.tolist(), strict=True)]
+        return type(self)(
+            self.labels, self._classes, self._separator, np.array(thresholds), empty_is_labelled=self._empty_is_labelled
+        )
+
     def for_table(self, table: Table, column: str) -> Self:
         """Return the task with the separator of the table's cells, or of several label columns."""
         separator: str | None = COLUMN_SEPARATOR
@@ -294,9 +304,12 @@ class MultiLabel(Task):
         probabilities = self.probabilities(logits)
         loss = binary_cross_entropy(logits, targets)
         predicted = self.decide(probabilities) if predicted is None else predicted
-        return multi_label_metrics.score(
+        scores = multi_label_metrics.score(
             predicted, probabilities, targets, self.labels, loss=loss, seed=seed, sampling=sampling
         )
+        for label, threshold in zip(self.labels, self.thresholds.tolist(), strict=True):
+            scores.per_class[label]["threshold"] = threshold
+        return scores
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
         """Return a column for each of `labels`, 0 for labels that this task does not know."""

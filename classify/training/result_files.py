@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from classify.config.recipe import FOLD_TRAININGS
+from classify.config.recipe import CHARACTERS_PER_TOKEN, FOLD_TRAININGS
 from classify.console import format_seconds
 from classify.data import split_record
 from classify.data.split_table import BY_SEED
-from classify.data.splits import Splits
+from classify.data.splits import Split, Splits
 from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
-from classify.evaluation.baseline import Baseline, MajorityBaseline
+from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
@@ -41,6 +41,8 @@ from classify.training.terminal import log_event
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
+# How much more of a text the baseline sees than the model reads.
+_TIMES_READ = 10
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Results:
         timeline = self.context.timeline
         timeline.end("files")
         try:
-            return self.context.baseline.result()
+            return self._fit_baseline()
         except (ValueError, MemoryError) as error:
             found = note(f"the TF-IDF baseline cannot be fitted: {error}")
             self.record.findings.append(found)
@@ -106,6 +108,23 @@ class Results:
             return None
         finally:
             timeline.end("baseline")
+
+    def _fit_baseline(self) -> Baseline:
+        """Fit the baseline on the training rows; with folds, score each row by the others.
+
+        Of a text it sees ten times what the model reads: one of many megabytes would take minutes.
+        """
+        splits, task, seed = self.splits, self.task, self.context.config.training.seed
+        most = _TIMES_READ * CHARACTERS_PER_TOKEN * self.context.data.max_length
+
+        def texts(split: Split) -> list[str]:
+            return [text[:most] for text in split.texts(splits.columns.text)]
+
+        train, scored = splits.train, splits.scored
+        if splits.folds is not None and scored is train:
+            fit = functools.partial(task.baseline, seed=seed)
+            return cross_validate_baseline(texts(train), train.targets, splits.folds, fit, task.metrics)
+        return task.baseline(texts(train), train.targets, texts(scored), scored.targets, seed)
 
     @functools.cached_property
     def paired(self) -> SignTest | None:

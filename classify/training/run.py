@@ -25,7 +25,7 @@ from classify.training.folds import cross_validate, report_saved_folds
 from classify.training.inputs import RunInputs, check
 from classify.training.parts import Parts
 from classify.training.run_record import make_record
-from classify.training.setup import TrainingContext, prepare, tokenize_tables
+from classify.training.setup import TrainingContext, check_outputs, prepare, tokenize_tables
 from classify.training.terminal import configure_terminal, log, log_decision, log_detail
 from classify.training.timeline import Timeline
 from classify.training.train_log import Log
@@ -118,7 +118,6 @@ def _run(context: TrainingContext) -> Path:
     if saved is not None:
         resume.log_changes(output, context.settings, saved)
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
-        opened.enter_context(context.baseline)
         out_of_fold = None
         if context.splits.folds is not None:
             out_of_fold = cross_validate(context)
@@ -128,6 +127,7 @@ def _run(context: TrainingContext) -> Path:
         opened.enter_context(contextlib.closing(train_log))
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         given = GivenCallbacks(context, checkpointer)
+        check_outputs(context)
         if saved is None:
             trainer.strategy.setup()
             _initialize_head(context, trainer, evaluate, train_log)

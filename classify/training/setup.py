@@ -51,7 +51,6 @@ from classify.modeling.precision import (
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.training import resume
-from classify.training.baseline_fit import BaselineFit, has_idle_cores
 from classify.training.checkpoint import Checkpoint
 from classify.training.estimate import estimate
 from classify.training.inputs import RunInputs
@@ -61,6 +60,8 @@ from classify.training.strategies.registry import make_placement, make_strategy
 from classify.training.terminal import log, log_detail
 from classify.training.timeline import Timeline
 
+# Rows whose outputs are looked at before training.
+_CHECKED = 8
 # Rows of a label that may be a typing error.
 _RARE = 2
 # Points of test accuracy that --preset fast is behind on eight sets of 2,000 rows (benchmarks/RESULTS.md, Quality).
@@ -100,7 +101,7 @@ def _digest(table: Table, columns: Sequence[str]) -> str:
 class TrainingContext:
     """A run on this process before its first step; frozen.
 
-    `checkpoint` is the one to continue from; `baseline` is one to enter.
+    `checkpoint` is the one to continue from.
     """
 
     inputs: RunInputs
@@ -110,7 +111,6 @@ class TrainingContext:
     strategy: Strategy
     findings: tuple[Finding, ...]
     checkpoint: Checkpoint | None
-    baseline: BaselineFit
     timeline: Timeline
 
     @property
@@ -183,6 +183,22 @@ class TrainingContext:
     def compute_features(self, split: Split) -> npt.NDArray[np.float32]:
         """Compute the inputs of the output layer (rows, width) in the same way."""
         return compute_logits(self.classifier, self.data.of(split).tokens, split.rows, self.world, features=True)
+
+
+def check_outputs(context: TrainingContext) -> None:
+    """Raise InputError where the model computes no numbers in this precision, before hours are trained. A collective.
+
+    A sum of squares overflows in fp16, say, or the weights of a damaged file are not finite.
+    """
+    train, classifier = context.splits.train, context.classifier
+    few = Split(train.table, train.rows[:_CHECKED], train.targets[:_CHECKED])
+    with classifier.precision.autocast(training=True):
+        finite = bool(np.isfinite(context.compute_features(few)).all())
+    if context.world.all_reduce_any(not finite):
+        raise InputError(
+            f"--model {context.config.model.name}: its outputs are not finite in {classifier.precision.name}; give "
+            f"{'another model' if classifier.precision.half_dtype is None else '--precision fp32, or another model'}."
+        )
 
 
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:
@@ -265,8 +281,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
         findings = (*inputs.findings, *found)
-        baseline = BaselineFit(inputs, beside=output.is_writer and has_idle_cores(world))
-        context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, baseline, timeline)
+        context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         _describe(context, found)
         yield context
 

@@ -243,7 +243,7 @@ def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path:
         assert run.labels == ["no", "yes"]
         assert run.predict_proba(pairs[:2]).shape == (2, 2)
         assert run.predict_proba(np.array(pairs[:2])).tolist() == run.predict_proba(pairs[:2]).tolist()
-    with pytest.raises(ValueError, match="contains , or =; give the path of a file"):
+    with pytest.raises(ValueError, match="contains , or =; rename it in the table"):
         classify.train(np.array(pairs), codes, label_names={"a": "yes, please"})
 
 

@@ -6,14 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from classify.cli import main
-from classify.evaluation.scored_rows import ScoredRows
-from classify.report.page import render
-from classify.report.result import Result
-from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
 from tests.support.browser import start_browser
 
@@ -189,33 +184,3 @@ def test_axe_finds_nothing(browser: Any, folder: Path, width: int) -> None:
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert [(one["id"], json.dumps(one["nodes"])[:600]) for one in found] == []
-
-
-def test_the_matrix_of_many_classes_names_its_cells(browser: Any, folder: Path, tmp_path: Path) -> None:
-    import dataclasses
-
-    from selenium.webdriver import ActionChains
-
-    draw = np.random.default_rng(0)
-    targets = draw.integers(150, size=3_000)
-    logits = draw.normal(size=(3_000, 150)).astype(np.float32)
-    logits[np.arange(3_000), targets] += 2.5
-    names = [f'class "{number}" <i>' for number in range(150)]
-    task = SingleLabel(names)
-    scores = task.score(logits, targets, seed=0).as_json()
-    result = Result.read(folder)
-    result = dataclasses.replace(
-        result,
-        task=task,
-        rows=ScoredRows(np.arange(3_000, dtype=np.uint64), targets, logits, None, None),
-        texts=("a text",) * 3_000,
-        metrics={**result.metrics, "test": scores},
-    )
-    (tmp_path / "report.html").write_text(render(result))
-    open_page(browser, tmp_path / "report.html")
-    image = browser.find_element("css selector", "img.matrix")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
-    ActionChains(browser).move_to_element(image).perform()
-    shown = browser.find_element("css selector", "#confusion .cell").text
-    assert any(name in shown for name in names)
-    assert "predicted" in shown

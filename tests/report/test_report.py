@@ -228,11 +228,40 @@ def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
     result = dataclasses.replace(
         result,
         task=task,
-        rows=ScoredRows(np.zeros(20_000, np.uint64), targets, logits, None, None),
+        rows=ScoredRows(np.arange(20_000, dtype=np.uint64), targets, logits, None, None),
         texts=("a long text " * 50,) * 20_000,
         metrics={**result.metrics, "test": scores},
     )
     assert len(render(result).encode()) < 1 << 20
+
+
+def test_the_confusions_of_ten_thousand_classes_take_little_memory(run: Path) -> None:
+    """The matrix of all would take gigabytes."""
+    if Result.read(run).task.name != "single_label":
+        pytest.skip("one task does")
+    import dataclasses
+    import tracemalloc
+
+    from classify.report.sections import confusion
+    from classify.tasks.single_label import SingleLabel
+
+    targets = np.arange(20_000) % 10_000
+    predicted = np.where(np.arange(20_000) % 4, targets, (targets + 1) % 10_000)
+    rows = ScoredRows(np.arange(20_000, dtype=np.uint64), targets, np.zeros((20_000, 1), np.float32), predicted, None)
+    result = dataclasses.replace(
+        Result.read(run),
+        task=SingleLabel([f"class {number}" for number in range(10_000)]),
+        rows=rows,
+        texts=("a text",) * 20_000,
+    )
+    tracemalloc.start()
+    found = confusion(result)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    assert found["table"] is None
+    assert len(found["pairs"]) == 132
+    assert peak < 50 << 20
 
 
 def test_the_sign_test_is_the_exact_one() -> None:

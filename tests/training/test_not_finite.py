@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 import classify
-from classify.errors import ClassifyError
+from classify.errors import ClassifyError, InputError
 from classify.training import callbacks
 from tests.support.processes import run_distributed_test
 from tests.support.runs import make_config, read_json
@@ -94,3 +95,16 @@ def test_saving_within_an_epoch_stays_cheap(monkeypatch: pytest.MonkeyPatch) -> 
     assert not saver.is_due()
     clock[0] = 601.0 + 1_501.0
     assert saver.is_due()
+
+
+@pytest.mark.parametrize("head", ["probe", "random"])
+def test_a_model_without_finite_outputs_is_named(model_folder: Path, table: Path, tmp_path: Path, head: str) -> None:
+    """Its weights are damaged, or its activations overflow; not an internal error after the first steps."""
+    broken = tmp_path / "broken"
+    shutil.copytree(model_folder, broken)
+    weights = load_file(broken / "model.safetensors")
+    name = next(name for name in weights if name.endswith("attention.output.dense.weight"))
+    save_file({**weights, name: weights[name] * math.inf}, broken / "model.safetensors", metadata={"format": "pt"})
+    config = make_config(broken, table, tmp_path / "out", folds=0, head=head)
+    with pytest.raises(InputError, match=r"--model .*broken: its outputs are not finite in fp32; give another model"):
+        classify.train(config)

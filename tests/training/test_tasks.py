@@ -311,6 +311,31 @@ def test_mostly_empty_lists_are_asked_about(
     assert (tmp_path / "out" / "unlabelled.csv").exists() == (words == "--predict-unlabelled")
 
 
+def test_thresholds_can_be_set(run: tuple[Case, Path, Path], tmp_path: Path, capsys: Any) -> None:
+    """For one label, in prediction and evaluation; metrics.json has those of the run."""
+    _, table, out = run
+    label = json.loads((out / "config.json").read_text())["id2label"]["0"]
+    words = ["--model", str(out), "--data", str(table), "--cpu", "--threshold"]
+    if "thresholds" not in json.loads((out / "classify.json").read_text()):
+        assert main(["predict", *words, f"{label}=0.4", "--out", str(tmp_path / "p.csv")]) == 2
+        assert "--threshold: the model predicts no sets of labels" in capsys.readouterr().err
+        return
+    scores = json.loads((out / "metrics.json").read_text())["eval"]["per_class"]
+    stored = json.loads((out / "classify.json").read_text())["thresholds"]
+    assert {name: values["threshold"] for name, values in scores.items()} == stored
+    for threshold, given in (("0", 1.0), ("1", 0.0)):
+        out_file, folder = tmp_path / f"{threshold}.csv", tmp_path / threshold
+        assert main(["predict", *words, f"{label}={threshold}", "--out", str(out_file)]) == 0
+        cells = [row["predicted_labels"] for row in parse_rows(out_file)]
+        assert {label in cell.split("|") for cell in cells} == {bool(given)}
+        assert main(["evaluate", *words, f"{label}={threshold}", "--output-dir", str(folder)]) == 0
+        evaluated = json.loads((folder / "metrics.json").read_text())["test"]["per_class"][label]
+        assert (evaluated["recall"], evaluated["threshold"]) == (given, float(threshold))
+    for wrong, part in ((f"{label}", "expected a label and its threshold"), ("nope=0.5", "no such label")):
+        assert main(["predict", *words, wrong, "--out", str(tmp_path / "p.csv")]) == 2
+        assert part in capsys.readouterr().err
+
+
 def test_thresholds_of_other_labels_are_refused(run: tuple[Case, Path, Path], tmp_path: Path) -> None:
     case, _, out = run
     if case.task != "multi_label":
@@ -342,15 +367,14 @@ def test_labels_of_a_test_table_that_training_has_not(
     assert "test.csv line 3: the label 'flight' is in no row of --data" in capsys.readouterr().err
 
 
-def test_ids_are_named_by_a_file(model_folder: Path, tmp_path: Path) -> None:
-    """As GoEmotions has them: numbers in the table, names in a file, one per line."""
-    (tmp_path / "names.txt").write_text("card\nmoney\napp\n")
+def test_ids_are_named(model_folder: Path, tmp_path: Path) -> None:
+    """As GoEmotions has them: numbers in the table; the flag may be given several times."""
     case = CASES["lists"]
     index = {"card": "0", "money": "1", "app": "2"}
     rows = [(case.row(n)[0], ",".join(index[label] for label in case.row(n)[1].split(",") if label)) for n in range(60)]
     (tmp_path / "my.csv").write_text("text,labels\n" + "".join(f'{text},"{labels}"\n' for text, labels in rows))
     config = make_config(
-        model_folder, tmp_path / "my.csv", tmp_path / "out", folds=0, label_names=str(tmp_path / "names.txt")
+        model_folder, tmp_path / "my.csv", tmp_path / "out", folds=0, label_names="0=card,1=money,2=app"
     )
     out = train(config)
     assert set(json.loads((out / "config.json").read_text())["label2id"]) == {"card", "money", "app"}

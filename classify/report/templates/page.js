@@ -44,15 +44,3 @@ for (const table of document.querySelectorAll("table.filterable")) {
 addEventListener("beforeprint", () => {
   for (const folded of document.querySelectorAll("details")) folded.open = true;
 });
-
-for (const image of document.querySelectorAll("img.matrix")) {
-  const names = JSON.parse(image.dataset.names);
-  const shown = image.parentElement.querySelector(".cell");
-  image.addEventListener("pointermove", (event) => {
-    const box = image.getBoundingClientRect();
-    const place = (offset, size) => Math.min(names.length - 1, Math.max(0, Math.floor((offset / size) * names.length)));
-    const row = names[place(event.clientY - box.top, box.height)];
-    const column = names[place(event.clientX - box.left, box.width)];
-    shown.textContent = row === column ? `${row}, predicted correctly` : `${row} predicted as ${column}`;
-  });
-}
