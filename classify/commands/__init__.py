@@ -25,7 +25,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "devices": ("", "show the ranks and devices of this machine"),
     "cache": ("", "show or clear the cache"),
     "doctor": ("", "check this installation, and print what a bug report needs"),
-    "completion": ("bash", "print completion for bash, zsh or fish"),
 }
 
 

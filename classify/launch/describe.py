@@ -142,8 +142,8 @@ def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) 
 def _one_process(plan: DevicePlan) -> dict[str, str]:
     if plan.launch.local_rank >= 0:
         alone = "1, started by a launcher (rank 0, local rank 0); it works as without a launcher"
-        return {"processes": alone, "device": plan.device}
-    facts = {"processes": "1, not started by a launcher (local rank -1)"}
+        return {"world size": alone, "device": plan.device}
+    facts = {"world size": "1, not started by a launcher (local rank -1)"}
     if plan.spec.spreads_layers:
         places = f"{plan.n_gpu}, which compute in turn" if plan.n_gpu > 1 else f"{plan.device}, main memory and disk"
         return facts | {
@@ -162,7 +162,7 @@ def _several_processes(topology: Sequence[Entry], plan: DevicePlan, each_node: b
     machines = len({entry["machine"] for entry in topology})
     where = f"{machines} machine{'s' if machines > 1 else ''}"
     return {
-        "processes": f"{len(topology)} on {where}, {plan.spec.display_name} over {plan.backend}",
+        "world size": f"{len(topology)} processes on {where}, {plan.spec.display_name} over {plan.backend}",
         "rank": "number of the process among those of all machines",
         "local rank": "number of the process on its machine; "
         + ("it chooses the device" if plan.device != "cpu" else "all share the CPUs"),

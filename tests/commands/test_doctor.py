@@ -1,18 +1,15 @@
-"""classify doctor and classify completion."""
+"""classify doctor."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import shutil
-import subprocess
 from typing import Any
 
 import pytest
 
 from classify.cli import main
-from classify.commands import COMMANDS, doctor, load_command
+from classify.commands import doctor
 
 
 @pytest.mark.slow
@@ -47,31 +44,3 @@ def test_the_self_check_can_be_left_out(capsys: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor, "_self_check", lambda: pytest.fail("it ran"))
     assert main(["doctor", "--no-self-check"]) == 0
     assert "self-check" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_names_every_command_and_flag(shell: str, capsys: Any) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for name in COMMANDS:
-        assert name in script
-        for action in load_command(name).make_parser(name)._actions:
-            for flag in action.option_strings[-1:]:
-                assert action.help == argparse.SUPPRESS or flag.removeprefix("--") in script
-    if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=30)
-
-
-def test_bash_completes(capsys: Any) -> None:
-    if shutil.which("bash") is None:
-        pytest.skip("bash is not installed")
-    assert main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out
-    typed = 'COMP_WORDS=(classify predict --top); COMP_CWORD=2; _shtab_classify; echo "${COMPREPLY[@]}"'
-    done = subprocess.run(["bash", "-c", f"{script}\n{typed}"], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.split() == ["--top-k"]
-
-
-def test_another_shell(capsys: Any) -> None:
-    assert main(["completion", "tcsh"]) == 2
-    assert "expected bash, zsh or fish. Got tcsh instead." in capsys.readouterr().err

@@ -66,9 +66,9 @@ READ = [
 EXPLAINING = {
     "classify devices": ["local rank -1"],
     "classify devices --nnodes 2 --nproc-per-node 2 --device npu": ["1        3     1           npu:1", "hccl"],
-    "classify devices --nproc-per-node 2,1": ["1        2     0           cuda:0", "processes: 3 on 2 machines"],
-    "python run_classify.py --data my.csv --nproc 2 --plan": ["0        1     1           cpu", "processes: 2"],
-    "python run_classify.py --data my.csv --nproc 2 --strategy fsdp": ["processes: 2", "weights: sharded"],
+    "classify devices --nproc-per-node 2,1": ["1        2     0           cuda:0", "world size: 3 processes on"],
+    "python run_classify.py --data my.csv --nproc 2 --plan": ["0        1     1           cpu", "world size: 2"],
+    "python run_classify.py --data my.csv --nproc 2 --strategy fsdp": ["world size: 2", "weights: sharded"],
 }
 
 

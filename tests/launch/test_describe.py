@@ -27,7 +27,7 @@ def test_two_machines_with_two_npus_each() -> None:
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["yes", "no", "no", "no"]
     assert text.count("about 16") == 4
     printed = words(topology, plan)
-    for part in ("processes: 4 on 2 machines", "DistributedDataParallel over hccl", "global rank 0 alone"):
+    for part in ("world size: 4 processes on 2 machines", "DistributedDataParallel over hccl", "global rank 0 alone"):
         assert part in printed
 
 
@@ -64,7 +64,7 @@ def test_one_process_says_what_minus_one_means() -> None:
 
 def test_a_launched_process_that_is_alone() -> None:
     topology, plan = planned_cluster([1], "cuda")
-    assert "processes: 1, started by a launcher (rank 0, local rank 0)" in words(topology, plan)
+    assert "world size: 1, started by a launcher (rank 0, local rank 0)" in words(topology, plan)
     assert "random" in table(topology, plan, 32, {})
 
 
