@@ -14,7 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # Prefix of temporary files and folders in an output folder.
 TEMPORARY = ".making-"
@@ -66,6 +69,29 @@ def atomic_write(path: Path) -> Iterator[IO[str]]:
     """Open a text file that appears under its name only when it is complete and on disk."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         yield file
+
+
+def write_parquet(path: Path, table: pyarrow.Table) -> None:
+    """Write a table atomically.
+
+    Arrow gets bytes instead of a path: it would take a name with a colon for a URI, and keep a file open that a full
+    disk cuts off.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    content = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, content, compression="zstd")
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.getvalue())
+
+
+def read_parquet(path: Path) -> pyarrow.Table:
+    """Read what `write_parquet` wrote. Raises OSError or pyarrow.ArrowException."""
+    import pyarrow.parquet
+
+    with path.open("rb") as file:
+        return pyarrow.parquet.read_table(file)
 
 
 def _follow_umask(files: Iterable[Path]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
-from classify.files import atomic_path
+from classify.files import read_parquet, write_parquet
 from classify.tables.names import SPLITS
 from classify.tables.text_hashes import TextHashes
 
@@ -24,15 +24,13 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
     With `num_folds` the numbers are folds, else indices into `PARTS`.
     """
     import pyarrow
-    from pyarrow import parquet
 
     # A text that a column, or time, puts into two splits was trained on if it is in train.
     order = np.argsort(assignment, kind="stable")[int((assignment < 0).sum()) :]
     numbers, first = np.unique(hashes[order], return_index=True)
     names = _fold_names(num_folds) or list(PARTS)
     parts = pyarrow.DictionaryArray.from_arrays(assignment[order][first], names)
-    with atomic_path(folder / FILE) as temporary:
-        parquet.write_table(pyarrow.table({"text_sha256": numbers, "part": parts}), temporary)
+    write_parquet(folder / FILE, pyarrow.table({"text_sha256": numbers, "part": parts}))
 
 
 def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
@@ -85,7 +83,6 @@ def read_num_folds(folder: str) -> int:
 def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
     """Return the hashes of the texts, the index of each one's part, and the number of folds (0 if it has splits)."""
     import pyarrow
-    from pyarrow import parquet
 
     file = Path(folder) / FILE
     if not file.is_file():
@@ -94,7 +91,7 @@ def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
             f"Got {'a folder without it' if Path(folder).is_dir() else 'no folder'} instead."
         )
     try:
-        record = parquet.read_table(file)
+        record = read_parquet(file)
         numbers = record["text_sha256"].to_numpy().astype(np.uint64)
         names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist()
         if names not in (list(PARTS), _fold_names(len(names))):

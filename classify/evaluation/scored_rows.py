@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.files import atomic_path
+from classify.files import read_parquet, write_parquet
 
 FILE = "evaluation.parquet"
 
@@ -50,7 +50,6 @@ class ScoredRows:
     def write(self, folder: Path) -> None:
         """Write the file into a result folder."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         columns = {"text_hash": self.hashes, "target": self.targets, "logits": self.logits}
         for name, values in {"predicted": self.predicted, "baseline": self.baseline}.items():
@@ -62,17 +61,12 @@ class ScoredRows:
             name: array if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
             for name, array in columns.items()
         }
-        with atomic_path(folder / FILE) as path:
-            content = pa.BufferOutputStream()  # Arrow would keep a file open that a full disk cuts off
-            pq.write_table(pa.table(arrays), content, compression="zstd")
-            path.write_bytes(content.getvalue())
+        write_parquet(folder / FILE, pa.table(arrays))
 
     @classmethod
     def read(cls, folder: Path) -> ScoredRows:
         """Read the file of a result folder. Raises OSError or ValueError where there is none, or it is damaged."""
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(folder / FILE)
+        table = read_parquet(folder / FILE)
 
         def values(name: str) -> Any:
             if name not in table.column_names:

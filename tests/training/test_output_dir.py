@@ -14,6 +14,7 @@ import pytest
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import CheckpointError, InputError
+from classify.evaluation.scored_rows import ScoredRows
 from classify.training import run
 from classify.training.output_dir import LOCK, FolderLock, OutputDirPlan, plan_output_dir
 from tests.support.runs import make_config
@@ -136,3 +137,12 @@ def test_a_lock_whose_process_is_gone(tmp_path: Path, monkeypatch: pytest.Monkey
         FolderLock(tmp_path)
     taken.release()
     assert not lock.exists()
+
+
+def test_a_colon_in_the_folders_name(here: Path, model_folder: Path, table: Path) -> None:
+    """Arrow takes such a path for a URI."""
+    out = Path("run-10:30")
+    run.train(make_config(model_folder, table, out, max_steps=2))
+    assert len(ScoredRows.read(out).targets) > 0
+    again = make_config(model_folder, table, Path("b"), max_steps=2, split_like=str(out))
+    assert (run.train(again) / "split.parquet").read_bytes() == (out / "split.parquet").read_bytes()
