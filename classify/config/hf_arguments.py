@@ -54,7 +54,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
 _UPLOAD = (
     "train first, then upload the model alone, since the output folder holds texts, too: hf upload NAME OUTPUT_DIR "
     "--include model.safetensors --include config.json --include classify.json --include 'tokenizer*' "
-    "--include README.md"
+    "--include README.md, and with --out-of-scope-label --include in_scope.safetensors"
 )
 _EVALUATES = "a run evaluates after each epoch, and every --eval-steps; give that, or remove this flag"
 _TABLES = "name the data set and its configuration with --data, as in --data hub:nyu-mll/glue:mrpc"

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from classify.errors import InputError
 from classify.evaluation.metrics import softmax
 
 FILE, OUTSIDE_FILE = "in_scope.safetensors", "out_of_scope.csv"
@@ -161,11 +162,19 @@ class Scope:
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any]) -> Self | None:
-        """Read that of a result folder with these settings; None where it was trained without one."""
+        """Read that of a result folder with these settings; None where it was trained without one.
+
+        Raises InputError where its file was not copied with the others.
+        """
         if COLUMN not in settings:
             return None
         from safetensors.numpy import load_file
 
+        if not (folder / FILE).is_file():
+            raise InputError(
+                f"{folder}: {FILE} is missing; {settings[COLUMN]['label']!r} cannot be told without it. Copy it "
+                f'from the trained folder, or delete the entry "{COLUMN}" of classify.json to predict the others.'
+            )
         stored, entry = load_file(folder / FILE), settings[COLUMN]
         *weights, bias = stored["weights"].tolist()
         return cls(entry["label"], entry["threshold"], stored["examples"], np.array(weights), bias)

@@ -63,6 +63,7 @@ def test_the_documented_upload_takes_the_model_alone(model_folder: Path, table: 
     uploaded = set(filter_repo_objects(files, allow_patterns=patterns))
     names = {"model.safetensors", "config.json", "classify.json", "tokenizer.json", "tokenizer_config.json"}
     assert uploaded == {*names, "README.md"} < set(files)
+    assert "--include in_scope.safetensors" in page
     rows = [text for text, _ in tiny.table_rows(120)]
     for name in uploaded - {"model.safetensors"}:
         content = (out / name).read_text(encoding="utf-8")

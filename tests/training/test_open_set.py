@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,20 @@ def main_errors(arguments: list[str]) -> None:
     from classify.commands.predict import run
 
     run(arguments[1:], "classify predict")
+
+
+def test_an_upload_predicts_with_the_file_and_without_file_and_entry(trained: Path, tmp_path: Path) -> None:
+    """The two ways of docs/quickstart.md to publish such a model."""
+    names = ("model.safetensors", "config.json", "classify.json", "tokenizer.json", "tokenizer_config.json")
+    for name in names:
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    with pytest.raises(InputError, match=r"in_scope\.safetensors is missing; 'oos' cannot be told without it"):
+        load_classifier(str(tmp_path))
+    settings = read_json(tmp_path / "classify.json")
+    del settings["in_scope"]
+    (tmp_path / "classify.json").write_text(json.dumps(settings))
+    odd = [text for text, _ in odd_rows(30)]
+    assert "oos" not in classify.load(str(tmp_path)).predict(odd)
+    (tmp_path / "classify.json").write_bytes((trained / "classify.json").read_bytes())
+    (tmp_path / "in_scope.safetensors").write_bytes((trained / "in_scope.safetensors").read_bytes())
+    assert "oos" in classify.load(str(tmp_path)).predict(odd)
