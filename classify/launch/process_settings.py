@@ -121,7 +121,7 @@ def preserve_settings() -> Iterator[None]:
     threads, products, longest = torch.get_num_threads(), get_products(), csv.field_size_limit()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices=gpus):
+        with torch.random.fork_rng(devices=gpus), default_modes():
             yield
     finally:
         for name, value in variables.items():
@@ -133,6 +133,30 @@ def preserve_settings() -> Iterator[None]:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         set_products(products)
+
+
+@contextlib.contextmanager
+def default_modes() -> Iterator[None]:
+    """Compute with gradients, in fp32, without autocast in this block, whatever the caller has set. Imports torch.
+
+    A notebook may have called `torch.set_grad_enabled(False)` or `torch.set_default_dtype`, or call the library within
+    `torch.inference_mode` or `torch.autocast`.
+    """
+    import torch
+
+    dtype = torch.get_default_dtype()
+    accelerator = torch.accelerator.current_accelerator()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for device in ["cpu"] if accelerator is None else ["cpu", accelerator.type]:
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def get_products() -> tuple[str, str]:

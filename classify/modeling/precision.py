@@ -55,7 +55,7 @@ class Precision:
             return fp32_products("ieee")
         if self.half_dtype is None or not rounds:
             return contextlib.nullcontext()
-        return torch.autocast(self.device_type, dtype=self.half_dtype)
+        return _autocast(self.device_type, self.half_dtype)
 
     @property
     def products(self) -> str:
@@ -83,6 +83,18 @@ class Precision:
 
 
 FP32 = Precision("fp32", None, "the default", "cpu")
+
+
+@contextlib.contextmanager
+def _autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """Autocast in this block.
+
+    torch keeps its casts of the weights until the outermost autocast ends, which may be the caller's, after the
+    training: each step would compute with the weights of the first.
+    """
+    with torch.autocast(device_type, dtype=dtype):
+        yield
+    torch.clear_autocast_cache()
 
 
 @contextlib.contextmanager

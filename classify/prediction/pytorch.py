@@ -120,7 +120,11 @@ class PyTorchPredictor(Predictor):
         device = self.world.device
         process_settings.prepare_threads()
         index = device.index if self.world.accelerator.in_torch_accelerator else None
-        with torch.accelerator.device_index(index), fp32_products(self.classifier.precision.products):
+        with (
+            torch.accelerator.device_index(index),
+            fp32_products(self.classifier.precision.products),
+            process_settings.default_modes(),
+        ):
             yield
 
 
@@ -161,6 +165,7 @@ def _load_tokenizer(folder: str) -> Any:
 
 
 @quiet_libraries()
+@process_settings.default_modes()
 def load(
     folder: str, *, use_cpu: bool, precision: str, distributed: bool, head: HeadFactory | None = None
 ) -> PyTorchPredictor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -67,6 +69,51 @@ def test_a_training_and_a_prediction_restore_all_settings(model_folder: Path, ta
     with classify.load(folder, use_cpu=True) as run:
         run.predict(TEXTS)
     assert settings() == before
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@pytest.fixture(scope="module")
+def by_precision(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs in torch's own modes."""
+    folder = tmp_path_factory.mktemp("modes")
+    return {
+        name: classify.train(make_config(model_folder, table, folder / name, max_steps=6, precision=name))
+        for name in ("fp32", "bf16")
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", list(MODES))
+def test_the_callers_modes_change_nothing(
+    mode: str, precision: str, by_precision: dict[str, Path], model_folder: Path, table: Path, tmp_path: Path
+) -> None:
+    config = make_config(model_folder, table, tmp_path / "out", max_steps=6, precision=precision)
+    with MODES[mode]():
+        before = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
+        folder = classify.train(config)
+        with classify.load(folder, use_cpu=True) as run:
+            probabilities = run.predict_proba(TEXTS)
+        assert (torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")) == before
+    with classify.load(by_precision[precision], use_cpu=True) as run:
+        assert np.array_equal(run.predict_proba(TEXTS), probabilities)
 
 
 @pytest.mark.gpu
