@@ -324,12 +324,17 @@ def _read_container(values: dict[str, Any], faults: ErrorList) -> _Layer:
 
 
 def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:
-    """Return the settings of the run of --resume, if the command has no --data."""
+    """Return the settings of the run that --resume names, or without --data --output-dir.
+
+    A command with --data and a bare --resume is a whole one, which may run on a machine that lacks the folder.
+    """
     resume = values.get("resume_from_checkpoint", False)
     switch = as_switch(resume, or_name=True)
-    if switch is False or "data" in values or faults:
+    if switch is False or faults or (switch and "data" in values):
         return _Layer()
     folder = values.get("output_dir") if switch else resume
+    if isinstance(folder, str) and "data" in values and not (run_folder(expand_home(folder)) / FILE).is_file():
+        return _Layer()
     if not isinstance(folder, str):
         newest = ", ".join(newest_runs())
         faults.append(

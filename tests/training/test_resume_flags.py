@@ -82,6 +82,15 @@ def test_class_weights_that_changed_in_their_file_are_noted(
     assert "--class-weights was" not in capsys.readouterr().out
 
 
+def test_a_table_that_has_moved_leaves_the_other_settings(finished: Path, table: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    moved = shutil.copy(table, tmp_path / "moved.csv")
+    assert main(["train", "--resume", str(tmp_path / "out"), "--data", str(moved), "--epochs", "2"]) == 0
+    given = read_json(tmp_path / "out" / "run.json")["given"]
+    assert given["data"] == str(moved)
+    assert given["contrastive_steps"] == 2
+
+
 def automatic(folder: Path) -> dict[str, str]:
     sources = read_json(folder / "run.json")["sources"]
     return {name: source for name, source in sources.items() if source in ("recipe", "texts", "model")}
