@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.errors import ClassifyError, InputError, discard_output, disk_refusal, escape_controls, is_lost_peer
@@ -37,6 +38,8 @@ def print_error(error: BaseException, debug: bool) -> int:
     if isinstance(error, ModuleNotFoundError):
         where = f"{error.name!r} is not installed in {sys.prefix}"
         return fail(f"the package {where}; pip install {error.name}, or install classify-text again", 1, debug)
+    if isinstance(error, ImportError) and error.path and Path(error.path).parent.samefile(sys.path[0] or "."):
+        return fail(f"{error.path} hides the module {error.name!r} that a library needs; rename it", 2, debug)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         hint = "; the temporary folder may be full (TMPDIR)" if not where and error.errno == errno.ENOSPC else ""

@@ -180,8 +180,10 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     try:
         config = read_json(path / "config.json")
     except OSError:
+        inside = sorted(file.parent for file in path.glob("*/config.json") if any(file.parent.glob("*.safetensors")))
+        hint = f"; {inside[0]} has one" if inside else " of a whole model (an adapter is merged into its model first)"
         raise InputError(
-            f"--model {name}: no config.json in {path}; expected a folder saved by save_pretrained."
+            f"--model {name}: no config.json in {path}; expected a folder saved by save_pretrained{hint}."
         ) from None
     except ValueError as error:
         raise InputError(f"--model {name}: {path / 'config.json'} is not valid JSON ({error}).") from None
@@ -215,7 +217,7 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
         raise InputError(
             f"--model {name}: no tokenizer in {path}; expected one of {', '.join(_VOCABULARIES)}, as written by "
-            "tokenizer.save_pretrained."
+            "tokenizer.save_pretrained. Models that read characters (CANINE, ByT5) have none and cannot be used."
         )
     return ModelFolder(name, path, origin, config, wrapped=wrapped)
 

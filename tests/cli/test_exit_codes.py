@@ -7,6 +7,7 @@ import errno
 import os
 import pickle  # noqa: TID251
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from classify.errors import InputError, Interrupted
 from classify.launch import launcher
 from classify.serving.batching import QueueFullError
 from classify.tables.decide import Doubt, DoubtError
+from tests.support import tiny
+from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize(
@@ -95,3 +98,11 @@ def test_errors_survive_a_pickle(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(copy) is type(error)
     assert (str(copy), copy.__dict__) == (str(error), error.__dict__)
+
+
+def test_a_file_that_hides_a_librarys_module_is_named(tmp_path: Path) -> None:
+    tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
+    (tmp_path / "random.py").write_text("numbers = [4]\n")
+    done = run_python(tmp_path, "-m", "classify", "inspect", "--data", "my.csv")
+    assert done.returncode == 2
+    assert "random.py hides the module 'random' that a library needs; rename it" in done.stderr

@@ -88,6 +88,19 @@ def test_a_cache_with_a_part_of_the_model_is_not_the_end(
     assert part in done.stderr
 
 
+def test_a_folder_around_the_model_names_it(model_folder: Path, tmp_path: Path) -> None:
+    """An older sentence-transformers model lies in a folder of its own."""
+    shutil.copytree(model_folder, tmp_path / "st" / "0_Transformer")
+    with pytest.raises(InputError, match=r"no config\.json in .*/st; expected .*; .*/st/0_Transformer has one"):
+        resolve_model(str(tmp_path / "st"))
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"of a whole model \(an adapter is merged into its model first\)"):
+        resolve_model(str(tmp_path))
+
+
 def test_a_missing_shard_is_named(model_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(model_folder, tmp_path / "m")
     index = {"metadata": {}, "weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
