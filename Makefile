@@ -97,9 +97,6 @@ lint: $(VENV)/installed-lint
 	@! grep -rnE 'LOCAL_RANK|get_rank|rank *[!=]= *|SLURM_|OMPI_|"RANK"|"WORLD_SIZE"' classify --include='*.py' \
 		--exclude-dir=launch
 	@! grep -rnE 'trust_remote_code=True|allow_pickle=True' classify --include='*.py'
-	@# Phrases that a reader needs to read twice.
-	@! grep -rnwE 'so many|of its own|stands in|in the place of|goes on|go on with|the person|mend|mended|said|told|asked|shall|bears on|left alone|of a text|whatever' \
-		classify docs README.md CONTRIBUTING.md --include='*.py' --include='*.md'
 
 # Training speed beside transformers' Trainer. Another table: make bench BENCH="--data my.csv --test-data mine-too.csv";
 # the public sets of benchmarks/RESULTS.md, alone and in two processes: make bench SETS=folder (see benchmarks/sets.py).

@@ -33,7 +33,7 @@ def main() -> None:
     import classify
     from classify.evaluation.label_noise import find_suspects
     from classify.report.result import Result
-    from classify.tables.formats.registry import read_table
+    from classify.tables.read import read_table
 
     table, draw = read_table(options.data), np.random.default_rng(0)
     chosen = np.sort(draw.permutation(len(table))[: options.rows])

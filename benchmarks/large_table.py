@@ -69,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     from classify.config.schema import DEFAULT_MODEL
     from classify.modeling.hub import resolve_model
-    from classify.tables.formats.registry import read_table
+    from classify.tables.read import read_table
 
     model = str(resolve_model(DEFAULT_MODEL).path)
     with tempfile.TemporaryDirectory() as temporary:

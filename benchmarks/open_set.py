@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import classify
 from benchmarks import quality
 from classify.files import read_json
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 
 SETS, LABEL = ("agnews", "banking77", "emotion", "trec"), "out of scope"
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from classify.config.schema import DEFAULT_MODEL
 from classify.data import sampler, tokenize
 from classify.modeling.hub import resolve_model
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.tables.roles import find_columns
 
 Lengths = npt.NDArray[np.int64]

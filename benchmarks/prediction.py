@@ -39,7 +39,7 @@ def main() -> None:
     from transformers import pipeline
 
     from classify.prediction.predictor import load_classifier
-    from classify.tables.formats.registry import read_table
+    from classify.tables.read import read_table
 
     classifier = load_classifier(options.model, use_cpu=not options.gpu, precision=options.precision)
     texts = read_table(options.data).column(options.text_column or classifier.texts.whole)[: options.rows]

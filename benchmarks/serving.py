@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from classify.tables.formats.base import ReadOptions
-from classify.tables.formats.registry import read_table
+from classify.tables.options import ReadOptions
+from classify.tables.read import read_table
 
 PIPELINE = """
 import sys

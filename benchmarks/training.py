@@ -43,7 +43,7 @@ RANDOM_BERT = "random-bert-base"
 
 def write_rows(source: Path, target: Path, first: int, last: int | None, shuffled: bool) -> None:
     """Rows `first` to `last` of a table as text,label; `shuffled` first, by a fixed seed."""
-    from classify.tables.formats.registry import read_table
+    from classify.tables.read import read_table
     from classify.tables.roles import find_columns
 
     table = read_table(str(source))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import hashlib
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -22,10 +23,12 @@ from classify.versions import check_platform
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow
 
     from classify.modeling.attributions import WordAttribution
     from classify.modeling.given_head import HeadFactory
     from classify.prediction.predictor import Predictor
+    from classify.tables.table import Table
     from classify.training.parts import LossFunction, Metric, OptimizerFactory, Parts, TrainerCallback
 
 # Up to here floats are exact whole numbers.
@@ -102,12 +105,16 @@ class Run:
         """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression; texts as `predict`."""
         return self._predictor.probabilities(self._read_texts(texts) if _is_table(texts) else texts)
 
-    def _read_texts(self, table: Any) -> list[Any]:
-        """Return the texts, or pairs of texts, of a DataFrame."""
+    def _read_texts(self, frame: Any) -> list[Any]:
+        """The texts, or pairs of texts, of a DataFrame. Raises TypeError for a missing one."""
         from classify.prediction.inputs import read_texts
 
-        with _paths(table=table) as paths:
-            read, columns = read_texts(paths["table"], self._predictor.settings, None, None)
+        typed = as_arrow(frame, None)
+        read, columns = read_texts(in_memory(typed, "table"), self._predictor.settings)
+        for name in columns.named:
+            if name in typed.column_names and typed.column(name).null_count:
+                place = typed.column(name).is_null().to_pylist().index(True)
+                raise TypeError(f"texts must be strings. Got None in column {name!r} at index {place} instead.")
         inputs = [read.column(name) for name in columns.inputs]
         return inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
 
@@ -125,8 +132,9 @@ class Run:
 
         if output_dir is not None and Path(output_dir).exists() and any(Path(output_dir).iterdir()):
             raise InputError(f"evaluate: output_dir {output_dir} is not empty; give another folder.")
-        with _paths(table=table) as paths, tempfile.TemporaryDirectory(prefix="classify-") as made:
-            labelled = read_labelled(str(self.folder), paths["table"])
+        read = os.fspath(table) if isinstance(table, str | os.PathLike) else in_memory(as_arrow(table, None), "table")
+        with tempfile.TemporaryDirectory(prefix="classify-") as made:
+            labelled = read_labelled(str(self.folder), read)
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
             hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
             trained, _ = find_trained(str(self.folder), hashes)
@@ -238,7 +246,14 @@ def train(
     return _train(data, labels, place, {**options, **flags}, parts, pages=True)
 
 
-def _run(config: RunConfig, place: dict[str, Any], parts: Parts | None = None, *, pages: bool) -> Path:
+def _run(
+    config: RunConfig,
+    place: dict[str, Any],
+    parts: Parts | None = None,
+    tables: Mapping[str, Table] | None = None,
+    *,
+    pages: bool,
+) -> Path:
     """Train and return the output folder; `pages` writes the report and the model card."""
     from classify.launch.process_settings import prepare_threads, preserve_settings
     from classify.training.run import train as train_config
@@ -247,7 +262,7 @@ def _run(config: RunConfig, place: dict[str, Any], parts: Parts | None = None, *
     prepare_threads()  # these stay: a forked process has no others
     timeline = Timeline()
     with preserve_settings():
-        folder = train_config(config, **place, timeline=timeline, parts=parts)
+        folder = train_config(config, **place, timeline=timeline, parts=parts, in_memory=tables)
         if pages:
             from classify.report.after_run import write_pages_of_run
 
@@ -259,29 +274,24 @@ def _train(
     data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], parts: Parts | None = None, *, pages: bool
 ) -> Run:
     """Train on a table of any kind."""
-    with _configure(data, labels, options, "classify.train") as config:
-        folder = _run(config, place, parts, pages=pages)
+    config, tables = _configure(data, labels, options, "classify.train")
+    folder = _run(config, place, parts, tables, pages=pages)
     return Run(folder, use_cpu=config.training.use_cpu, head=None if parts is None else parts.head)
 
 
-@contextlib.contextmanager
-def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) -> Iterator[RunConfig]:
-    """Yield the settings of a training; tables and class weights in memory are files within this block."""
-    with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
-        if isinstance(data, str | os.PathLike) and isinstance(labels, str | os.PathLike):
-            options, labels = {**options, "labels": labels}, None  # files with a text, and a label, per line
-        further = {name: options[name] for name in ("eval_data", "test_data") if options.get(name) is not None}
-        tables = {name: _as_path(table, None, Path(temporary, f"{name}.parquet")) for name, table in further.items()}
-        tables["data"] = _as_path(data, labels, Path(temporary, "data.parquet"))
-        given = {"data": data, **further}
-        if isinstance(options.get("class_weights"), dict):
-            given["class_weights"] = options["class_weights"]
-            weights = Path(temporary, "class_weights.json")
-            weights.write_text(json.dumps(options["class_weights"]), encoding="utf-8")
-            tables["class_weights"] = str(weights)
-        config = parse_training(_words({**options, **tables}), program)
-        with _naming(given, tables):
-            yield config
+def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) -> tuple[RunConfig, dict[str, Table]]:
+    """The settings of a training, and its tables in memory by flag, which settings call by their argument."""
+    options, tables = dict(options), {}
+    for name, table in {"data": data, **{name: options.get(name) for name in ("eval_data", "test_data")}}.items():
+        if isinstance(table, str | os.PathLike):
+            if name == "data" and labels is not None:
+                raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
+            options[name] = os.fspath(table)
+        elif table is not None or name == "data":
+            typed = as_arrow(table, labels if name == "data" else None)
+            tables[f"--{name.replace('_', '-')}"] = in_memory(typed, name)
+            options[name] = name
+    return parse_training(_words(options), program), tables
 
 
 def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -294,8 +304,8 @@ def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> d
     from classify.training.inputs import check
     from classify.training.inspection import inspect_run
 
-    with _configure(data, labels, options, "classify.inspect") as config:
-        return asdict(inspect_run(check(config)))
+    config, tables = _configure(data, labels, options, "classify.inspect")
+    return asdict(inspect_run(check(config, in_memory=tables)))
 
 
 def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
@@ -322,23 +332,12 @@ def load(
     return Run(folder, use_cpu=use_cpu, distributed=distributed, head=head)
 
 
-@contextlib.contextmanager
-def _naming(given: Mapping[str, Any], paths: Mapping[str, str]) -> Iterator[None]:
-    """Let an InputError in this block call what was given in memory by its argument, not by the path of its copy."""
-    try:
-        yield
-    except InputError as error:
-        names = {paths[name]: name for name, value in given.items() if not isinstance(value, str | os.PathLike)}
-        for path, name in names.items():
-            error.faults = tuple(fault.replace(path, name) for fault in error.faults)
-        error.args = ("\n".join(error.faults),)
-        raise
-
-
 def _words(options: dict[str, Any]) -> list[str]:
     """Return options as the words of a command line. Raises TypeError for a dictionary where a file is expected."""
     words: list[str] = []
     for name, value in options.items():
+        if isinstance(value, dict) and name == "class_weights":
+            value = json.dumps(value)
         if isinstance(value, dict):
             if name != "label_names":
                 raise TypeError(
@@ -359,31 +358,20 @@ def _is_table(data: Any) -> bool:
     return (hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__")) or hasattr(data, "with_format")
 
 
-@contextlib.contextmanager
-def _paths(**tables: Any) -> Iterator[dict[str, str]]:
-    """Yield the paths of tables by name; those in memory are written."""
-    with tempfile.TemporaryDirectory(prefix="classify-") as temporary:
-        paths = {name: _as_path(table, None, Path(temporary, f"{name}.parquet")) for name, table in tables.items()}
-        with _naming(tables, paths):
-            yield paths
+def in_memory(typed: pyarrow.Table, name: str) -> Table:
+    """An Arrow table as one that was read; messages call it `name`."""
+    from classify.tables.arrow_file import from_arrow
+
+    table = from_arrow(typed, name, "", "in memory")
+    digest = hashlib.sha256("".join(map(table.digest, table.columns)).encode()).hexdigest()
+    return replace(table, sha256=digest)
 
 
-def _as_path(data: Any, labels: Sequence[Any] | None, temporary: Path) -> str:
-    """Return the path of a table; one that is in memory is written to a temporary file."""
-    if isinstance(data, str | os.PathLike):
-        if labels is not None:
-            raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
-        return os.fspath(data)
-    import pyarrow.parquet as pq
-
-    with temporary.open("wb") as file:
-        pq.write_table(_as_arrow(data, labels), file, compression="zstd")
-    return str(temporary)
-
-
-def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
+def as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
     """Return a DataFrame, or lists of texts and labels, as an Arrow table. Raises TypeError for anything else."""
     import pyarrow as pa
+
+    from classify.tables.table import to_arrow
 
     if labels is not None:
         if hasattr(data, "columns") or hasattr(data, "with_format"):
@@ -395,9 +383,11 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
             raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
         columns = _text_columns(texts)
         try:
-            texts_of = {name: pa.array(values, pa.string()) for name, values in columns.items()}
+            texts_of = {name: to_arrow(values) for name, values in columns.items()}
             label = pa.array(cells, from_pandas=True)  # NaN is no label
             return _restore_integers(pa.table({**texts_of, "label": label}))
+        except UnicodeEncodeError:
+            return pa.table({**texts_of, "label": to_arrow(cells)})
         except pa.ArrowException:
             kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
             raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
@@ -407,7 +397,7 @@ def _as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
     if hasattr(data, "__arrow_c_stream__"):
         try:
             table = pa.table(data)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):  # a column of pandas with values of several types
+        except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):  # a column of pandas of several types
             table = pa.table({str(name): _as_column(data[name]) for name in data.columns})
         return _restore_integers(_decode_categories(table))
     raise TypeError(
@@ -420,12 +410,13 @@ def _as_column(values: Any) -> Any:
     """Return a column of pandas; one with values of several types, which Arrow does not take, as text."""
     import pyarrow as pa
 
-    from classify.tables.formats.base import as_text
+    from classify.tables.json_file import as_text
+    from classify.tables.table import to_arrow
 
     try:
         return pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if (text := as_text(value)) == "" else text for value in values], pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
+        return to_arrow(map(as_text, values))
 
 
 def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:

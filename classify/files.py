@@ -94,6 +94,11 @@ def read_parquet(path: Path) -> pyarrow.Table:
         return pyarrow.parquet.read_table(file)
 
 
+def split_paths(paths: str) -> list[str]:
+    """The paths of a list with commas between; a file that exists is one, commas and all."""
+    return [paths] if Path(paths).exists() else [path.strip() for path in paths.split(",")]
+
+
 def _follow_umask(files: Iterable[Path]) -> None:
     """Let others read new files where the umask does; safetensors lets the owner alone."""
     mask = os.umask(0)  # it can only be read by setting it

@@ -23,7 +23,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("", "list the runs in runs/"),
     "inspect": ("--data my.csv", "inspect a table without training"),
     "devices": ("", "show the ranks and devices of this machine"),
-    "cache": ("", "show or clear the cache"),
     "doctor": ("", "check this installation, and print what a bug report needs"),
 }
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from classify.commands import flags
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
 
 if TYPE_CHECKING:
-    from classify.tables.derived import TextColumns
+    from classify.tables.texts import TextColumns
 
 
 def make_parser(program: str) -> Parser:
@@ -24,9 +25,7 @@ def make_parser(program: str) -> Parser:
     )
     parser.add_argument("--apply", metavar="FILE", help="suspects.csv in the folder of a run")
     parser.add_argument("--data", metavar="FILE", help="the table (default: that of the run)")
-    parser.add_argument(
-        "--out", metavar="FILE", help="the corrected copy: .csv, .tsv, .json, .jsonl, .parquet or .xlsx"
-    )
+    parser.add_argument("--out", metavar="FILE", help="the corrected copy: .csv, .jsonl, .parquet or .xlsx")
     flags.add_overwrite(parser)
     return parser
 
@@ -36,11 +35,11 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.evaluation.suspects_file import apply_suspects
     from classify.prediction.inputs import check_out
     from classify.report.environment import count
-    from classify.tables.formats.base import ReadOptions
-    from classify.tables.formats.pattern import list_files
-    from classify.tables.formats.registry import read_table
-    from classify.tables.roles import require_column
-    from classify.tables.writers import CSVWriter, ExcelWriter, find_writer, kinds_of
+    from classify.tables.folders import list_files
+    from classify.tables.options import ReadOptions
+    from classify.tables.read import read_table
+    from classify.tables.roles import require_columns
+    from classify.tables.writers import Added, find_writer
 
     suspects = Path(options.apply)
     if not suspects.is_file():
@@ -49,8 +48,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     folder = suspects.absolute().parent
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path
-    reading = replace(ReadOptions.from_settings(stored), labels=stored.get("labels"))
-    table = read_table(data, options=reading)
+    table = read_table(data, options=ReadOptions.from_settings(stored))
     check_out(
         options.out, [*list_files(data), options.apply], len(table), len(table.columns), overwrite=options.overwrite
     )
@@ -58,23 +56,16 @@ def run(arguments: Sequence[str], program: str) -> int:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
     if label_column not in table.columns:
         raise InputError(f"{data}: no column {label_column!r}, which holds the labels; give the table of the run.")
-    for name in texts.named:
-        require_column(table, name, "--data")
+    require_columns(table, dict.fromkeys(texts.named, "--data"))
     labels, changed = apply_suspects(suspects, texts.derive(table), (texts.whole, label_column))
-    columns = [labels if name == label_column else table.column(name) for name in table.columns]
-    rows = [list(cells) for cells in zip(*columns, strict=True)]
-    kind = find_writer(options.out, "--out")
-    # With numbers as names above it, the copy would have a row more where it is read as the table was.
-    bare = not table.has_names and issubclass(kind, (CSVWriter, ExcelWriter))
-    first, below = (rows[0], rows[1:]) if bare else (table.columns, rows)
     from classify.files import atomic_path
 
-    kinds, sheet = {} if bare else kinds_of(table), table.reading.get("sheet") or "table"
-    with atomic_path(Path(options.out)) as temporary, kind(first, kinds, sheet=sheet).open(temporary) as writer:
-        writer.write(below)
+    write, unchanged = find_writer(options.out, "--out"), [()] * len(table)
+    with atomic_path(Path(options.out)) as temporary:
+        write(temporary, table, np.arange(len(table)), Added((), unchanged, replaced={label_column: labels}))
     print(
         escape_controls(
-            f"{options.out}: {count(len(table), 'row')}{' without a header' if bare else ''}, "
+            f"{options.out}: {count(len(table), 'row')}, "
             f"{count(changed, 'label')} changed in column {label_column!r}; {data} is unchanged"
         )
     )
@@ -87,8 +78,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, Any]]:
     """Return path and hash of a run's table, its label and text columns, and how the table was read."""
-    from classify.config.fields import split_paths
-    from classify.files import read_json
+    from classify.files import read_json, split_paths
     from classify.modeling.result_folder import trained_texts
 
     try:

@@ -71,7 +71,7 @@ def describe() -> dict[str, Any]:
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'no'}",
         "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
         "disk": f"{disk.free / 2**30:.1f} GiB free in {Path.cwd()}",
-        "cache": f"{cache.cache_folder()}{f' (not used: {reason})' if (reason := cache.why_not_trusted()) else ''}",
+        "cache": str(cache.cache_folder()),
         "models": ", ".join(f"{name}: {_origin(name)}" for name in (DEFAULT_MODEL, MULTILINGUAL_MODEL)),
         "variables": ", ".join(f"{name}={value}" for name, value in set_variables().items()) or "none set",
     }

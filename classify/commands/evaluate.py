@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model", "data"])
     from classify.data.split_record import find_trained
     from classify.prediction.labelled import read_labelled
-    from classify.tables.source import Source
+    from classify.tables.source import stem_of
 
     with forward_prediction_errors(use_cpu=options.cpu):
         flags.check_standard_input(options.data)
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str], program: str) -> int:
             flags.read_options(options),
         )
         labelled = replace(labelled, task=labelled.task.with_thresholds(flags.thresholds(options)))
-        name = f"{Path(os.path.abspath(options.model)).name}-{Source(options.data, '--data').stem}"
+        name = f"{Path(os.path.abspath(options.model)).name}-{stem_of(options.data)}"
         folder = Path(options.output_dir or Path("evaluations") / name)
         if options.output_dir is None and not options.overwrite_output_dir:
             folder = _free_folder(name)

@@ -7,9 +7,10 @@ import argparse
 from classify.config.fields import above, at_least, between, parse
 from classify.config.parser import Parser
 from classify.errors import InputError
+from classify.files import split_paths
 from classify.launch import launcher
-from classify.tables.formats.base import REMEMBERED, ReadOptions
-from classify.tables.source import reads_stream
+from classify.tables.options import REMEMBERED, ReadOptions
+from classify.tables.source import is_stream
 
 
 def add_model(parser: Parser) -> None:
@@ -99,5 +100,5 @@ def count(text: str, flag: str) -> int:
 
 def check_standard_input(data: str) -> None:
     """Raise InputError where several processes would read standard input."""
-    if reads_stream(data) and launcher.here().is_launched:
+    if any(map(is_stream, split_paths(data))) and launcher.here().is_launched:
         raise InputError(f"--data {data}: only one of several processes can read a stream; give a file.")

@@ -16,8 +16,9 @@ from classify.commands.failure import forward_prediction_errors
 from classify.config.parser import Parser
 from classify.console import allow_progress, is_terminal
 from classify.errors import InputError, escape_controls
+from classify.files import split_paths
 from classify.launch import device_plan, launcher, spawn
-from classify.tables.source import STANDARD_INPUT, reads_stream
+from classify.tables.source import STANDARD_INPUT, is_stream
 
 if TYPE_CHECKING:
     from classify.evaluation.scope import Scope
@@ -36,7 +37,7 @@ def make_parser(program: str) -> Parser:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help=f"output file: .csv, .tsv, .json, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
+        help=f"output file: .csv, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})",
     )
     flags.add_overwrite(parser)
     parser.add_argument("--top-k", metavar="INT", help="the K most probable labels instead of a column per label")
@@ -62,7 +63,6 @@ def make_parser(program: str) -> Parser:
         "(default: 95 %% of the run's held-out rows are above it)",
     )
     flags.add_thresholds(parser)
-    parser.add_argument("--resume", action="store_true", help="continue an interrupted prediction of the same table")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.add_argument("--nproc", metavar="INT", help="processes that share the rows (gpu: one per GPU)")
     parser.add_argument(
@@ -91,13 +91,13 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.text is not None:
         return _predict_text(options)
     flags.check_standard_input(options.data)
-    comes_in_lines = options.data == options.out == STANDARD_INPUT and not options.resume
+    comes_in_lines = options.data == options.out == STANDARD_INPUT
     return _predict_lines(options) if comes_in_lines else _predict_table(options)
 
 
 def _count_processes(options: argparse.Namespace) -> int:
     """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
-    if options.text is not None or reads_stream(options.data):
+    if options.text is not None or any(map(is_stream, split_paths(options.data))):
         raise InputError("--nproc works only with a file; give it with --data.")
     nproc = "gpu" if options.nproc == "gpu" else flags.count(options.nproc, "--nproc")
     spawn.check_count(nproc, launcher.read_launch(os.environ))
@@ -118,7 +118,6 @@ def _check_text(options: argparse.Namespace) -> None:
         "min_in_scope",
         "threshold",
         "overwrite",
-        "resume",
         "excel_safe",
         "exact",
         *flags.OF_TABLES,
@@ -163,18 +162,18 @@ def _predict_text(options: argparse.Namespace) -> int:
 def _predict_lines(options: argparse.Namespace) -> int:
     """Predict the lines of standard input as they come."""
     from classify.modeling.result_folder import read_settings
-    from classify.prediction.standard_input import read_batches
+    from classify.prediction.lines import read_lines
 
     with forward_prediction_errors(use_cpu=options.cpu):
         columns, found = _columns(options)
         reading = flags.read_options(options)
-        batches = read_batches(read_settings(options.model), options.text_column, options.text_pair_column, reading)
-        first = next(batches)
+        parts = read_lines(read_settings(options.model), options.text_column, options.text_pair_column, reading)
+        first = list(itertools.islice(parts, 1))
     from classify.prediction.predictor import load_classifier
-    from classify.prediction.stream import predict_batches
+    from classify.prediction.stream import predict_lines
 
     with load_classifier(options.model, use_cpu=options.cpu, precision=options.precision) as predictor:
-        rows, notes = predict_batches(predictor, itertools.chain([first], batches), columns)
+        rows, notes = predict_lines(predictor, columns, itertools.chain(first, parts))
     if not options.quiet:
         lines = [f"-: {columns.summary(rows)}", *(f"note: {text}" for text in [*found, *notes])]
         print(escape_controls("\n".join(lines)), file=sys.stderr)
@@ -182,7 +181,7 @@ def _predict_lines(options: argparse.Namespace) -> int:
 
 
 def _predict_table(options: argparse.Namespace) -> int:
-    from classify.prediction.inputs import check_prediction, partial_path
+    from classify.prediction.inputs import check_prediction
 
     with forward_prediction_errors(use_cpu=options.cpu):
         columns, found = _columns(options)
@@ -193,7 +192,7 @@ def _predict_table(options: argparse.Namespace) -> int:
             options.text_column,
             options.text_pair_column,
             flags.read_options(options),
-            overwrite=options.overwrite or (options.resume and partial_path(Path(options.out).resolve()).exists()),
+            overwrite=options.overwrite,
         )
     from classify.prediction.inputs import describe_table
     from classify.prediction.predictor import load_classifier
@@ -203,7 +202,7 @@ def _predict_table(options: argparse.Namespace) -> int:
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
     ) as predictor:
         begin = time.perf_counter()
-        notes = predict_table(predictor, table, texts, options.out, columns, resume=options.resume)
+        notes = predict_table(predictor, table, texts, options.out, columns)
     seconds = time.perf_counter() - begin
     if predictor.world.is_main and not options.quiet:
         # The rows themselves may go to standard output.

@@ -185,11 +185,6 @@ def expand_home(text: str) -> str:
     return os.path.expanduser(text) if text.startswith("~/") else text
 
 
-def split_paths(paths: str) -> list[str]:
-    """Return the paths of a list with commas between; a file that exists is one, commas and all."""
-    return [paths] if Path(paths).exists() else [path.strip() for path in paths.split(",")]
-
-
 def _as_number(kind: type, raw: Any) -> int | float | None:
     """Return `raw` as a finite number of that kind, else None; "1e3" and 2.0 are whole numbers too."""
     if isinstance(raw, bool):

@@ -79,15 +79,6 @@ class DataConfig(ReadConfig):
         common=True,
         path="table",
     )
-    labels: str | None = option(
-        None,
-        "file with one label per line of --data, if that holds texts only",
-        "--labels",
-        metavar="FILE",
-        path="table",
-    )
-    eval_labels: str | None = option(None, "the same for --eval-data", "--eval-labels", metavar="FILE", path="table")
-    test_labels: str | None = option(None, "the same for --test-data", "--test-labels", metavar="FILE", path="table")
     text_column: str | None = option(
         None,
         "text column, or several to join: title,body (default: auto-detected)",
@@ -438,7 +429,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     class_weights: str = option(
         "none",
-        "balanced: weight classes inversely to their frequency; or a JSON file: {label: weight}",
+        "balanced: weight classes inversely to their frequency; or JSON, or a file of it: {label: weight}",
         "--class-weights",
         metavar="balanced|FILE",
         affects={"later steps", "start without epochs"},

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classify.config.fields import split_paths
 from classify.config.run_config import AUTOMATIC, FIELDS
 from classify.errors import InputError
+from classify.files import split_paths
 
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"

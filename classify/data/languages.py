@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import collections
+import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from classify.errors import SHOWN
-from classify.tables.legacy_encoding import load_identifier
 
 # Texts looked at, and characters of each.
-_SAMPLE, _CHARACTERS = 1_000, 500
-# Fewer letters say little about the language; short texts are judged together, up to the second number of letters.
-_LETTERS, _POOLED = 40, 200
+_SAMPLE = 1_000
+_CHARACTERS = 500
+# Fewer letters say little about the language: such texts are judged together.
+_LETTERS = 40
+_TOGETHER = 2_000
 # Probability from which a language counts as detected.
 _CERTAIN = 0.9
 # Share of other languages, among texts of a detected one, from which a table is not English.
@@ -45,28 +49,28 @@ class Languages:
 
     @property
     def detected(self) -> dict[str, float]:
-        """Return the shares of detected languages."""
+        """The shares of detected languages."""
         return {code: share for code, share in self.shares.items() if code != UNKNOWN}
 
     @property
     def among_detected(self) -> dict[str, float]:
-        """Return the share of each language among the texts with a detected one."""
+        """The share of each language among the texts with a detected one."""
         total = sum(self.detected.values())
         return {code: share / total for code, share in self.detected.items()}
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the language of most texts was detected."""
+        """Whether the language of most texts was detected."""
         return self.texts > 0 and self.shares.get(UNKNOWN, 0.0) < _UNCLEAR
 
     @property
     def is_english(self) -> bool:
-        """Return whether at most a tenth of the texts with a detected language are in another than English."""
+        """Whether at most a tenth of the texts with a detected language are in another than English."""
         english, total = self.shares.get(ENGLISH, 0.0), sum(self.detected.values())
         return total == 0 or total - english <= _OTHERS * total
 
     def describe(self) -> str:
-        """Return the largest shares as text."""
+        """The largest shares as text."""
         if not self.texts:
             return "no words in the texts"
         shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:SHOWN]
@@ -74,20 +78,20 @@ class Languages:
 
 
 def is_english_code(code: str) -> bool:
-    """Return whether a code such as "en", "EN" or "en-US" names English."""
+    """Whether a code such as "en", "EN" or "en-US" names English."""
     return code.lower().replace("_", "-").split("-")[0] == ENGLISH
 
 
 def sample_rows(rows: npt.NDArray[np.int64], seed: int, most: int = _SAMPLE) -> npt.NDArray[np.int64]:
-    """Return `most` of the rows, ascending; by default as many as a language is detected in."""
+    """`most` of the rows, ascending; by default as many as a language is detected in."""
     return rows if len(rows) <= most else np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 def detect_languages(texts: Iterable[str]) -> Languages:
-    """Detect the language of each text; short texts in Latin script are judged together."""
+    """Detect the language of each text; short ones in Latin script are judged together, as one text."""
     counts: collections.Counter[str] = collections.Counter()
-    alike: dict[str, list[tuple[int, str]]] = collections.defaultdict(list)
-    for number, text in enumerate(texts):
+    short: list[str] = []
+    for text in texts:
         words = " ".join(_NOISE.sub(" ", text[:_CHARACTERS]).split())
         letters = [character for character in words if character.isalpha()]
         if not letters:
@@ -97,56 +101,15 @@ def detect_languages(texts: Iterable[str]) -> Languages:
         elif len(letters) >= _LETTERS and (code := _identify(words)) != UNKNOWN:
             counts[code] += 1
         else:
-            alike[_identify(words, least=0.0)].append((number, words))
-    counts += _judge_short(alike)
+            short.append(words)
+    counts[_identify(" ".join(short)[:_TOGETHER])] += len(short)
+    counts += collections.Counter()  # drops a count of 0
     total = counts.total()
     return Languages({code: count / total for code, count in counts.most_common()}, total)
 
 
-def _judge_short(alike: Mapping[str, list[tuple[int, str]]]) -> collections.Counter[str]:
-    """Count the languages of short texts (row, words), given by the language that each looks like."""
-    # Those that look like one language together: in the table's order a few texts of another one would be outvoted.
-    counts: collections.Counter[str] = collections.Counter()
-    unclear: list[tuple[int, str]] = []
-    for short in alike.values():
-        for pool in _pools(short):
-            code = _identify_pool(pool) if _is_long(pool) else UNKNOWN
-            if code == UNKNOWN:
-                unclear += pool
-            else:
-                counts[code] += len(pool)
-    detected, most = counts.total(), max(counts.values(), default=0)
-    # Texts of one language look like several, and the rest alone would stay unclear: the table's order says more.
-    if detected - most <= _OTHERS * detected:
-        counts.clear()
-        unclear = [text for short in alike.values() for text in short]
-    for pool in _pools(sorted(unclear)):
-        counts[_identify_pool(pool)] += len(pool)
-    return counts
-
-
-def _pools(short: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Group short texts, so that those of a group are long enough together; the last ones may not be."""
-    pool: list[tuple[int, str]] = []
-    for text in short:
-        pool.append(text)
-        if _is_long(pool):
-            yield pool
-            pool = []
-    if pool:
-        yield pool
-
-
-def _is_long(pool: list[tuple[int, str]]) -> bool:
-    return sum(len(words) for _, words in pool) >= _POOLED
-
-
-def _identify_pool(pool: list[tuple[int, str]]) -> str:
-    return _identify(" ".join(words for _, words in pool))
-
-
 def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None) -> str | None:
-    """Return a note where a tenth of the texts is in languages that hardly any training text was in; else None.
+    """A note where a tenth of the texts is in languages that hardly any training text was in, or None.
 
     `trained` are the shares in training; None, or unclear ones, say nothing.
     """
@@ -161,9 +124,14 @@ def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None
     return f"texts in languages that the model was not trained on: {listed}; it was trained on {before}"
 
 
+@functools.cache
+def _identifier() -> Any:
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
 def _identify(words: str, least: float = _CERTAIN) -> str:
-    """Return the most probable language, UNKNOWN where its probability is below `least` or it is none."""
-    code, probability = load_identifier(norm_probs=True).classify(words)
+    """The most probable language, UNKNOWN where its probability is below `least` or it is none."""
+    code, probability = _identifier().classify(words)
     return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
 
 

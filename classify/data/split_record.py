@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from classify.errors import InputError
 from classify.files import read_parquet, write_parquet
-from classify.tables.names import SPLITS
+from classify.tables.rules import SPLITS
 from classify.tables.text_hashes import TextHashes
 
 FILE = "split.parquet"

@@ -1,10 +1,14 @@
-"""Assign rows to train, validation and test: stratified by class, and no text in two of them."""
+"""Divide rows into parts: train, validation and test, or folds. Each part has the same mix of classes.
+
+Rows that must stay together, duplicate texts or rows of a group, move as one; any other row is a group of one. Parts
+are filled one after another: each has a quota of rows of each class, to which groups of several rows are added first,
+the largest first, where most of their rows are needed, and then single rows in random order.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +16,9 @@ import numpy.typing as npt
 from classify.tables.text_hashes import TextHashes, group_duplicates, join_pairs
 
 Rows = npt.NDArray[np.int64]
-_BLOCK = 1 << 16
+Parts = npt.NDArray[np.int8]
+# The rows that a group has of each class: (class, rows).
+Content = list[tuple[int, int]]
 
 
 def split_rows(
@@ -22,29 +28,19 @@ def split_rows(
     seed: int,
     eval_share: float,
     test_share: float,
-    groups: Sequence[npt.NDArray[np.int64]] = (),
-    earlier: npt.NDArray[np.int8] | None = None,
-) -> npt.NDArray[np.int8]:
-    """Return the split (rows,) of each row: 0 train, 1 validation, 2 test.
+    groups: Sequence[Rows] = (),
+    earlier: Parts | None = None,
+) -> Parts:
+    """The split (rows,) of each row: 0 train, 1 validation, 2 test; a split with a share of 0 gets no rows.
 
-    Each split has the same mix of classes, as nearly as whole rows allow.
-
-    Duplicates, whose `hashes` are equal, go to the same split, so that no split is scored on training texts; so do rows
-    with the same number in one of the `groups`. Every class keeps a row in train; a class with one
-    row stays there whole. A split with a share of 0 gets no rows.
-
-    `earlier` is the split that each row was in before, -1 for new rows: there it stays, and new rows fill up the rest.
+    Duplicate texts, whose `hashes` are equal, share a split, so that no split is scored on training texts; so do rows
+    with the same number in one of the `groups`. Every class keeps a row in train. `earlier` is the split that each row
+    was in before, -1 for new rows: there it stays, and new rows fill up the rest.
     """
-    first, group_of = group_duplicates(hashes)
-    texts = len(first)
-    if groups:
-        first, group_of = _join_groups(first, group_of, groups)
-    shares = (1.0 - eval_share - test_share, eval_share, test_share)
-    if len(first) < texts:
-        taken = _assign_groups(group_of, labels, shares, _draws(seed, len(first)), earlier)
-    else:
-        taken = _assign_texts(first, group_of, labels, shares, _draws(seed, len(first)), earlier)
-    return taken[group_of]
+    group_of = _find_groups(hashes, groups)
+    shares = {1: eval_share, 2: test_share}
+    before = _earlier_parts(group_of, earlier, [0, *(part for part, share in shares.items() if share)])
+    return _assign(group_of, labels, shares, before, seed=seed, rest=0, keeps_all=True)[group_of]
 
 
 def assign_folds(
@@ -53,182 +49,171 @@ def assign_folds(
     folds: int,
     *,
     seed: int,
-    groups: Sequence[npt.NDArray[np.int64]] = (),
-    earlier: npt.NDArray[np.int8] | None = None,
+    groups: Sequence[Rows] = (),
+    earlier: Parts | None = None,
 ) -> Rows:
-    """Return the fold (rows,) of each row, from 0; folds have the same mix of classes as far as possible.
+    """The fold (rows,) of each row, from 0. Rows share a fold as they share a split; see `split_rows`.
 
-    Duplicates, and rows with the same number in one of the `groups`, share a fold. There are as many folds as
-    groups where those are fewer. `earlier` is the fold that each row was in before, -1 for new ones: there it stays.
+    There are as many folds as groups where those are fewer.
     """
-    first, group_of = group_duplicates(hashes)
-    if groups:
-        first, group_of = _join_groups(first, group_of, groups)
-    folds = min(folds, len(first))
-    before = _earlier_splits(group_of, earlier, len(first), (1 / folds,) * folds)
-    order = _largest_first(np.bincount(group_of), _draws(seed, len(first)), before < 0)
-    tally = _Tally((1 / folds,) * folds, np.bincount(labels).tolist())
-    assigned = np.zeros(len(order), dtype=np.int64)
-    for group, content in zip(_in_turn(order), _contents(order, group_of, labels), strict=True):
-        nearest = min(range(folds), key=lambda fold: tally.growth(fold, content))
-        assigned[group] = before[group] if before[group] >= 0 else nearest
-        tally.add(int(assigned[group]), content)
-    return np.unique(assigned[group_of], return_inverse=True)[1].astype(np.int64)  # an earlier fold may have no row now
-
-
-def _assign_texts(
-    first: Rows,
-    group_of: Rows,
-    labels: Rows,
-    shares: tuple[float, float, float],
-    draws: npt.NDArray[np.uint64],
-    earlier: npt.NDArray[np.int8] | None,
-) -> npt.NDArray[np.int8]:
-    """Return the split of each text: each class gives its quota of rows, with all their duplicates."""
-    # A text with several labels counts for that of its first row; train must keep a row of each of them.
-    group_labels = labels[first]
-    differing = np.unique(group_of[labels != group_labels[group_of]])
-    mixed = _class_counts(differing, group_of, labels)
-    group_sizes = np.bincount(group_of, minlength=len(first))
-    order = np.argsort(draws, kind="stable")
-    before = _earlier_splits(group_of, earlier, len(first), shares)
-    taken = np.maximum(before, 0)
-    order = order[before[order] != 0]  # training rows of the earlier run stay in train
-    for part in (1, 2):
-        if shares[part]:
-            _take(taken, part, shares[part], order, group_labels, group_sizes, mixed)
-    return taken
-
-
-def _assign_groups(
-    group_of: Rows,
-    labels: Rows,
-    shares: tuple[float, float, float],
-    draws: npt.NDArray[np.uint64],
-    earlier: npt.NDArray[np.int8] | None,
-) -> npt.NDArray[np.int8]:
-    """Return the split of each group: rows and classes as near to their shares as whole groups allow.
-
-    Groups come largest first. Each goes where the chi-square statistic of rows and classes against their shares grows
-    least, as in scikit-learn's StratifiedGroupKFold, but for splits of several sizes and in linear time.
-    """
-    sizes = np.bincount(group_of)
-    before = _earlier_splits(group_of, earlier, len(sizes), shares)
-    order = _largest_first(sizes, draws, before < 0)
-    contents = _contents(order, group_of, labels)
-    taken = np.zeros(len(order), dtype=np.int8)
-    tally = _Tally(shares, np.bincount(labels).tolist())
-    scored = [split for split in (1, 2) if shares[split]]
-    for group, content in zip(_in_turn(order), contents, strict=True):
-        if before[group] >= 0:
-            split = int(before[group])
-        else:
-            splits = (*scored, 0) if tally.can_leave_train(content) else (0,)
-            split = min(splits, key=lambda split: tally.growth(split, content))
-        taken[group] = split
-        tally.add(split, content)
-    for split in scored:  # one that no group fitted takes the smallest that leaves train the largest split
-        for position in reversed(range(len(order))) if tally.rows[split] == 0 else ():
-            group, content = int(order[position]), contents[position]
-            rows_left = tally.rows[0] - int(sizes[group])
-            largest = rows_left >= max(*tally.rows[1:], int(sizes[group]))
-            if taken[group] == 0 and before[group] < 0 and largest and tally.can_leave_train(content):
-                taken[group] = split
-                tally.add(0, content, -1)
-                tally.add(split, content)
-                break
-    return taken
-
-
-def _largest_first(sizes: Rows, draws: npt.NDArray[np.uint64], new: npt.NDArray[np.bool_] | None = None) -> Rows:
-    """Order groups, those that are not `new` first, by size; the draws decide up to twice the size."""
-    return np.lexsort((draws, -np.frexp(sizes)[1], np.zeros(len(sizes), dtype=bool) if new is None else new))
-
-
-def _contents(order: Rows, group_of: Rows, labels: Rows) -> list[list[tuple[int, int]]]:
-    """Return the (class, rows) pairs of each group, in the given order of groups."""
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    num_classes = int(labels.max()) + 1
-    keys, counts = np.unique(rank[group_of] * num_classes + labels, return_counts=True)
-    place, classes = np.divmod(keys, num_classes)
-    bounds = np.searchsorted(place, np.arange(len(order) + 1)).tolist()
-    pairs = list(zip(classes.tolist(), counts.tolist(), strict=True))
-    return [pairs[start:end] for start, end in itertools.pairwise(bounds)]
-
-
-class _Tally:
-    """Count the rows and classes of each split; a content lists (class, rows) of a group."""
-
-    def __init__(self, shares: tuple[float, ...], rows_per_class: list[int]):
-        self.rows = [0] * len(shares)
-        self._classes = [[0] * len(rows_per_class) for _ in shares]
-        self._shares, self._rows_per_class = shares, rows_per_class
-        # Weight of split sizes against class balance.
-        present = sum(count > 0 for count in rows_per_class)
-        self._row_weight = math.sqrt(present) / sum(rows_per_class)
-
-    def add(self, split: int, content: list[tuple[int, int]], sign: int = 1) -> None:
-        """Count a group in a split, or out of it with a `sign` of -1."""
-        for label, count in content:
-            self.rows[split] += sign * count
-            self._classes[split][label] += sign * count
-
-    def can_leave_train(self, content: list[tuple[int, int]]) -> bool:
-        """Return whether train keeps a row of every class without the group."""
-        _, evaluated, tested = self._classes
-        return all(self._rows_per_class[label] - evaluated[label] - tested[label] > count for label, count in content)
-
-    def growth(self, split: int, content: list[tuple[int, int]]) -> float:
-        """Return by how much the chi-square statistic grows with the group in the split, but for a constant."""
-        classes, size, total = self._classes[split], 0, 0.0
-        for label, count in content:
-            size += count
-            total += count * (2 * classes[label] + count) / self._rows_per_class[label]
-        return (total + self._row_weight * size * (2 * self.rows[split] + size)) / self._shares[split]
+    group_of = _find_groups(hashes, groups)
+    folds = min(folds, int(group_of.max()) + 1)
+    before = _earlier_parts(group_of, earlier, range(folds))
+    shares = dict.fromkeys(range(folds - 1), 1 / folds)
+    assigned = _assign(group_of, labels, shares, before, seed=seed, rest=folds - 1, keeps_all=False)[group_of]
+    return np.unique(assigned, return_inverse=True)[1].astype(np.int64)  # an earlier fold may have no row now
 
 
 def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
-    """Return at most `limit` of the given rows, with the same mix of classes and (where it fits) a row of each."""
+    """At most `limit` of the given rows, with the same mix of classes and (where it fits) a row of each."""
     if len(rows) <= limit:
         return rows
-    label_array = labels[rows]
+    own = labels[rows]
+    counts = np.bincount(own)
+    exact = np.where(counts > 0, np.maximum(counts * (limit / len(rows)), 1.0), 0.0)
+    quota = _round_to(exact, limit, counts)
+    while quota.sum() > limit:  # one row for each of many rare classes can be more than there is room for
+        quota[quota.argmax()] -= 1
     order = np.argsort(_draws(seed, len(rows)), kind="stable")
-    quota = _quotas(np.bincount(label_array), limit, keep_one=True)
-    place = _place_in_class(label_array, order)
-    return rows[place < quota[label_array]]
+    return rows[_place_in_class(own, order) < quota[own]]
 
 
-def _join_groups(first: Rows, group_of: Rows, groups: Sequence[npt.NDArray[np.int64]]) -> tuple[Rows, Rows]:
-    """Join duplicates that share a group, directly or through others; groups in order of first occurrence."""
-    nodes, edges = len(first), []
+def _find_groups(hashes: TextHashes, groups: Sequence[Rows]) -> Rows:
+    """The group (rows,) of each row, numbered by first occurrence: copies, and rows that share a group with them."""
+    _, group_of = group_duplicates(hashes)
+    if not groups:
+        return group_of
+    nodes = int(group_of.max()) + 1
+    edges = []
     for numbers in groups:
         _, owner = np.unique(numbers, return_inverse=True)
         edges.append((group_of, nodes + owner))
-        nodes += int(owner.max(initial=-1)) + 1
+        nodes += int(owner.max()) + 1
     ones, others = (np.concatenate(ends) for ends in zip(*edges, strict=True))
-    return group_duplicates(join_pairs(ones, others, nodes)[group_of].astype(np.uint64))
+    return group_duplicates(join_pairs(ones, others, nodes)[group_of].astype(np.uint64))[1]
 
 
-def _class_counts(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Rows]:
-    """Count the rows of each class in each of the groups."""
-    rows = np.flatnonzero(np.isin(group_of, groups))
-    rows = rows[np.argsort(group_of[rows], kind="stable")]
-    ends = np.searchsorted(group_of[rows], groups, side="right")
-    pieces = np.split(labels[rows], ends[:-1]) if len(groups) else []
-    return {group: np.bincount(piece) for group, piece in zip(groups.tolist(), pieces, strict=True)}
-
-
-def _earlier_splits(
-    group_of: Rows, earlier: npt.NDArray[np.int8] | None, count: int, shares: Sequence[float]
-) -> npt.NDArray[np.int8]:
-    """Return the split that the first known row of each group was in; -1 without one, or where it has no share now."""
-    before = np.full(count, -1, dtype=np.int8)
+def _earlier_parts(group_of: Rows, earlier: Parts | None, parts: Sequence[int]) -> Parts:
+    """The part (groups,) that the first known row of each group was in; -1 without one, or where it is none now."""
+    before = np.full(int(group_of.max(initial=-1)) + 1, -1, dtype=np.int8)
     if earlier is not None:
-        share_now = np.array([*shares, 0.0])[np.minimum(earlier, len(shares))]  # there may be fewer folds now
-        assigned = np.flatnonzero((earlier >= 0) & (share_now > 0))[::-1]
-        before[group_of[assigned]] = earlier[assigned]  # where indices repeat the last one stays
+        known = np.flatnonzero(np.isin(earlier, list(parts)))[::-1]
+        before[group_of[known]] = earlier[known]  # where indices repeat the last one stays
     return before
+
+
+def _assign(
+    group_of: Rows, labels: Rows, shares: dict[int, float], before: Parts, *, seed: int, rest: int, keeps_all: bool
+) -> Parts:
+    """The part (groups,) of each group: those of `shares` get their share of the rows, and `rest` what is left.
+
+    With `keeps_all` the rest keeps a row of every class.
+    """
+    part_of, sizes, draws = before.copy(), np.bincount(group_of), _draws(seed, len(before))
+    classes = int(labels.max(initial=0)) + 1
+    free_groups = np.flatnonzero(before < 0)
+    several, single = (free_groups[mask] for mask in (sizes[free_groups] > 1, sizes[free_groups] == 1))
+    shares = {part: share for part, share in shares.items() if share}
+    tally = _Tally({rest: 1 - sum(shares.values()), **shares}, _count(labels, classes), rest, keeps_all=keeps_all)
+    for part in tally.sizes:
+        tally.add(part, _content(labels[before[group_of] == part]))
+    # Groups of about one size, up to twice, are in random order.
+    several = several[np.lexsort((draws[several], -np.frexp(sizes[several])[1]))]
+    contents = _contents(several, group_of, labels)
+    for group in several.tolist():
+        part_of[group] = tally.place(contents[group])
+    label_of = np.zeros(len(sizes), dtype=np.int64)
+    label_of[group_of] = labels
+    single = single[np.argsort(draws[single], kind="stable")]
+    for part in shares:
+        quota = tally.quota(part, _count(label_of[single], classes))
+        part_of[single[_place_in_class(label_of[single], np.arange(len(single))) < quota[label_of[single]]]] = part
+        tally.add(part, list(enumerate(quota.tolist())))
+        single = single[part_of[single] < 0]
+    part_of[single] = rest
+    for part in shares if keeps_all else ():  # an empty split gets the smallest group, if train stays the largest split
+        for group in reversed(several.tolist()) if not tally.sizes[part] else ():
+            spares = part_of[group] == rest and tally.can_spare(contents[group])
+            if spares and 2 * sizes[group] <= (part_of[group_of] == rest).sum():
+                part_of[group] = part
+                break
+    return part_of
+
+
+class _Tally:
+    """The rows of each class in each part so far; `counts` (classes,) are those of all rows.
+
+    Lists, since a group has few classes and Python's numbers are quicker one by one.
+    """
+
+    def __init__(self, shares: dict[int, float], counts: Rows, rest: int, *, keeps_all: bool):
+        self.classes = {part: [0] * len(counts) for part in shares}
+        self.sizes = dict.fromkeys(shares, 0)
+        self._shares, self._counts, self._rest, self._keeps_all = shares, counts.tolist(), rest, keeps_all
+        # Weight of the parts' sizes against the balance of classes.
+        self._size_weight = math.sqrt((counts > 0).sum()) / max(1, int(counts.sum()))
+
+    def add(self, part: int, content: Content) -> None:
+        for label, count in content:
+            self.classes[part][label] += count
+            self.sizes[part] += count
+
+    def place(self, content: Content) -> int:
+        """Add a group, its rows of each class, to the part that it suits best; return that part.
+
+        That is where the chi-square statistic of rows and classes against their shares grows least, as in
+        scikit-learn's StratifiedGroupKFold, but for parts of several sizes and in linear time.
+        """
+        parts = [part for part in self._shares if part == self._rest or self.can_spare(content)]
+        best = min(parts, key=lambda part: self._growth(part, content))
+        self.add(best, content)
+        return best
+
+    def can_spare(self, content: Content) -> bool:
+        """Whether the rest would keep a row of every class without these."""
+        others = [self.classes[part] for part in self._shares if part != self._rest and self._keeps_all]
+        return not others or all(
+            self._counts[label] - sum(other[label] for other in others) > count for label, count in content
+        )
+
+    def _growth(self, part: int, content: Content) -> float:
+        own, size, growth = self.classes[part], 0, 0.0
+        for label, count in content:
+            size += count
+            growth += count * (2 * own[label] + count) / self._counts[label]
+        return (growth + self._size_weight * size * (2 * self.sizes[part] + size)) / self._shares[part]
+
+    def quota(self, part: int, free: Rows) -> Rows:
+        """(classes,) how many of the `free` single rows of each class a part gets."""
+        rows, counts = {other: np.array(classes) for other, classes in self.classes.items()}, np.array(self._counts)
+        elsewhere = sum(rows[other] for other in rows if other != self._rest)
+        most = np.minimum(free, np.maximum(counts - elsewhere - 1, 0)) if self._keeps_all else free
+        total = max(round(self._shares[part] * counts.sum() - self.sizes[part]), int(not self.sizes[part]))
+        # Of what earlier parts left: a class too small for each part gives to the one or the other.
+        parts = list(self._shares)[1 : list(self._shares).index(part)]
+        pool = counts - sum((rows[earlier] for earlier in parts), np.zeros_like(free))
+        ratio = self._shares[part] / (1 - sum(self._shares[earlier] for earlier in parts))
+        exact = np.clip(ratio * pool - rows[part], 0, most)
+        return _round_to(exact, total, most)
+
+
+def _contents(groups: Rows, group_of: Rows, labels: Rows) -> dict[int, Content]:
+    """The rows of each class in each of the groups."""
+    rows = np.flatnonzero(np.isin(group_of, groups))
+    classes = int(labels.max(initial=0)) + 1
+    pairs, counts = np.unique(group_of[rows] * classes + labels[rows], return_counts=True)
+    contents: dict[int, Content] = {}
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        contents.setdefault(pair // classes, []).append((pair % classes, count))
+    return contents
+
+
+def _content(labels: Rows) -> Content:
+    return list(enumerate(np.bincount(labels).tolist()))
+
+
+def _count(labels: Rows, classes: int) -> Rows:
+    return np.bincount(labels, minlength=classes).astype(np.int64)
 
 
 def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
@@ -236,83 +221,18 @@ def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
     return np.random.PCG64(np.random.SeedSequence([seed, 0x73706C6974])).random_raw(count)
 
 
-def _take(
-    taken: npt.NDArray[np.int8],
-    part: int,
-    fraction: float,
-    order: Rows,
-    labels: Rows,
-    sizes: Rows,
-    mixed: dict[int, Rows],
-) -> None:
-    """Mark groups for `part` until each class has given its quota of rows.
-
-    `mixed` holds the number of rows of each class for groups that have several.
-    """
-    rows_per_class = np.bincount(labels, weights=sizes).astype(np.int64)
-    elsewhere = np.bincount(labels, weights=sizes * (taken > 0)).astype(np.int64)
-    quota = _quotas(rows_per_class, max(1, round(fraction * int(sizes.sum()))), keep_one=False, elsewhere=elsewhere)
-    quota = np.maximum(quota - np.bincount(labels, weights=sizes * (taken == part)).astype(np.int64), 0)
-    classes = max([0, *map(len, mixed.values())])
-    left = np.bincount(labels, weights=sizes * (taken == 0), minlength=classes).astype(np.int64)
-    for group, counts in mixed.items():
-        if taken[group] == 0:
-            left[labels[group]] -= sizes[group]
-            left[: len(counts)] += counts
-
-    def spared(group: int) -> bool:
-        """Return whether train keeps a row of every class without this group."""
-        if group not in mixed:
-            return bool(left[labels[group]] - sizes[group] >= 1)
-        counts = mixed[group]
-        return bool(((left[: len(counts)] - counts >= 1) | (counts == 0)).all())
-
-    missing = int(quota.sum())
-    for group in _in_turn(order):
-        if not missing:
+def _round_to(exact: npt.NDArray[np.float64], total: int, most: Rows) -> Rows:
+    """Round numbers down, and those with the largest remainders up, so that they sum to `total`; none above `most`."""
+    rounded = np.minimum(np.floor(exact).astype(np.int64), most)
+    for place in np.lexsort((-exact, rounded - exact)).tolist():
+        if rounded.sum() >= total:
             break
-        label, size = labels[group], sizes[group]
-        if taken[group] == 0 and 0 < size <= quota[label] and spared(group):
-            taken[group] = part
-            quota[label] -= size
-            missing -= int(size)
-            if group in mixed:
-                left[: len(mixed[group])] -= mixed[group]
-            else:
-                left[label] -= size
-    if not (taken == part).any():  # every text has more duplicates than fit: take one
-        spared_group = next((group for group in _in_turn(order) if taken[group] == 0 and spared(group)), None)
-        if spared_group is not None:
-            taken[spared_group] = part
-
-
-def _in_turn(order: Rows) -> Iterator[int]:
-    """Yield the numbers as Python ints, which are quicker, in blocks to save memory."""
-    for start in range(0, len(order), _BLOCK):
-        yield from order[start : start + _BLOCK].tolist()
-
-
-def _quotas(counts: Rows, total: int, *, keep_one: bool, elsewhere: Rows | None = None) -> Rows:
-    """Return whole numbers proportional to `counts` that sum to `total`; `keep_one`: at least 1 per class.
-
-    Uses the largest remainders. `elsewhere` counts rows in other splits: small classes should be in one of them.
-    """
-    exact = counts * (total / max(1, counts.sum()))
-    quota = np.floor(exact).astype(np.int64)
-    if keep_one:
-        quota = np.where(counts > 0, np.maximum(quota, 1), 0)
-    # Between equal remainders the larger class gives the row; of classes too small for one, one that has not given yet.
-    again = np.zeros_like(counts) if elsewhere is None else np.where(quota == 0, elsewhere, 0)
-    by_remainder = np.lexsort((-counts, again, -(exact - quota)))
-    for label in by_remainder[: max(0, total - int(quota.sum()))]:
-        quota[label] += 1
-    while quota.sum() > total:  # one row for each of many rare classes can be more than there is room for
-        quota[np.argmax(quota)] -= 1
-    return np.minimum(quota, counts)
+        rounded[place] += rounded[place] < most[place]
+    return rounded
 
 
 def _place_in_class(labels: Rows, order: Rows) -> Rows:
-    """Return (rows,) how many rows of its class come before each row in `order`."""
+    """(rows,) how many rows of its class come before each row in `order`."""
     place = np.empty(len(labels), dtype=np.int64)
     by_class = np.argsort(labels[order], kind="stable")
     shuffled = order[by_class]

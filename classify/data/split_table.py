@@ -1,4 +1,4 @@
-"""Assign rows to splits: by separate tables, a column, time, or the seed."""
+"""Assign the rows of a run's tables to splits: by separate tables, a column, time, or the seed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
 from classify.data.times import read_times
 from classify.errors import SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
-from classify.tables.label_lists import COLUMN_SEPARATOR
-from classify.tables.labels import case_variants
-from classify.tables.names import SPLITS
-from classify.tables.roles import Columns, note_empty_texts
-from classify.tables.rules import is_usual_header
+from classify.tables.roles import note_empty_texts
+from classify.tables.rules import SPLITS
 from classify.tables.split_column import NO_COLUMN
 from classify.tables.table import Table
-from classify.tables.text_hashes import TextHashes, find_overlap
+from classify.tables.text_hashes import EMPTY, TextHashes, find_overlap, normalize_text
 
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
 # Odd, so that multiplying by it loses no bit of a hash.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-
-
 # Flags by which rows are not divided by seed.
 BY_SEED = "--eval-data, --test-data"
 
@@ -46,7 +41,7 @@ class _Assignment:
     notes: tuple[str, ...] = ()
 
     def rows(self, split: int) -> Rows:
-        """Return the rows of a split, in the file's order."""
+        """The rows of a split, in the file's order."""
         return np.flatnonzero(self.parts == split)
 
 
@@ -56,40 +51,38 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
     train and validation beside `--test-data`; beside `--eval-data` alone there is no test split. With `folds` no row is
     held out, and the training split is cross-validated, in the folds of the run that `split_like` names, if any.
-    `max_train_samples` caps the training split once the class names are fixed. Rows without a label are in no split.
+    `max_train_samples` caps the training split once the class names are fixed. Rows without a label or a text are in no
+    split.
     """
     table, columns, config = tables.train, tables.columns, tables.config
-    targets = encoder.encode(table, columns.label, "--data")
-    is_labelled = encoder.labelled(table, columns.label)
-    labelled = np.flatnonzero(is_labelled)
+    targets, has_text = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text) != EMPTY
+    labelled = np.flatnonzero(encoder.labelled(table, columns.label) & has_text)
     assigned = _assign(tables, labelled, encoder.stratify_by(targets), seed, folds)
-    train = _make_split(tables, None, encoder, assigned.rows(_TRAIN), targets)
+    train = Split(table, assigned.rows(_TRAIN), targets[assigned.rows(_TRAIN)])
     validation = _make_split(tables, tables.eval, encoder, assigned.rows(_VALIDATION), targets)
     tested = _make_split(tables, tables.test, encoder, assigned.rows(_TEST), targets)
     if not len(train) or not (len(validation) or assigned.num_folds):
         raise InputError(_too_few(tables, encoder, train, validation, by_time=config.split_by_time))
-    # Without a table, or with too few different texts, there is no test score, rather than a false one.
-    test = tested if len(tested) else None
     parts = assigned.parts.copy()
     if config.max_train_samples is not None:
         kept = cap_rows(encoder.stratify_by(targets), train.rows, config.max_train_samples, seed=seed)
         train = Split(table, kept, targets[kept])
         texts = table.text_hashes(columns.text)
         parts[(parts == _TRAIN) & ~np.isin(texts, texts[kept])] = split_record.UNUSED
-    of_all, unused = "", []
-    if config.max_eval_samples is not None and assigned.num_folds:
-        unused.append("--max-eval-samples has no effect: with folds, no rows are held out that it could limit")
-    elif config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
-        of_all = f" of {len(validation):,} (--max-eval-samples)"
-        labels, limit = encoder.stratify_by(validation.targets), config.max_eval_samples
-        kept = cap_rows(labels, np.arange(len(validation)), limit, seed=0)
+    validated = len(validation)
+    if config.max_eval_samples is not None and not assigned.num_folds and validated > config.max_eval_samples:
+        labels = encoder.stratify_by(validation.targets)
+        kept = cap_rows(labels, np.arange(validated), config.max_eval_samples, seed=0)
         validation = Split(validation.table, validation.rows[kept], validation.targets[kept])
+    fold_of = None
     # Splits from separate tables are not recorded.
-    fold_of, assignment = None, parts if (assigned.parts > _TRAIN).any() else None
+    assignment = parts if (assigned.parts > _TRAIN).any() else None
     if assigned.num_folds:
         fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned.num_folds), train
         assignment = np.full(len(table), -1, dtype=np.int8)
         assignment[train.rows] = fold_of
+    # Without a table, or with too few different texts, there is no test score, rather than a false one.
+    test = tested if len(tested) else None
     scored = {} if fold_of is not None else {"validation": validation}
     scored |= {} if test is None else {"test": test}
     hashes = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
@@ -102,96 +95,69 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         for file, split in unlabelled.items()
         if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
     }
-    read = [source for source in (table, tables.eval, tables.test) if source is not None]
-    texts_noted = [finding for source in read for finding in note_empty_texts(source, columns.texts)]
-    warnings = [*_warnings(columns, encoder, train, scored, in_training), *assigned.notes, *unused]
-    rest = [_describe_unlabelled(file, split, predicted=file in predicted) for file, split in unlabelled.items()]
-    held_out = f"{fold_of.max() + 1} folds" if fold_of is not None else f"validation {len(validation):,}{of_all}"
+    held_out = f"validation {len(validation):,}"
+    if fold_of is not None:
+        held_out = f"{fold_of.max() + 1} folds"
+    elif len(validation) < validated:
+        held_out += f" of {validated:,} (--max-eval-samples)"
     sizes = f"train {len(train):,}, {held_out}, test {len(test) if test else 0:,}"
-    flag = assigned.flag if tables.eval is None else ""
-    split = decided("split", sizes, assigned.how, flag, True)
-    return Splits(
-        columns,
-        encoder,
-        train,
-        validation,
-        test,
-        targets,
-        is_labelled,
-        findings=(
-            *columns.findings,
-            *(finding for source in read for finding in source.findings),
-            *encoder.findings(),
-            split,
-            *texts_noted,
-            *map(note, warnings),
-            *rest,
-            *_describe_outside(config.out_of_scope_label, outside, outside_scored),
-        ),
-        unlabelled=predicted,
-        in_training=in_training,
-        assignment=assignment,
-        folds=fold_of,
-        outside=outside,
-        outside_scored=outside_scored,
-    )
+    splits = Splits(
+        columns, encoder, train, validation, test, targets, encoder.labelled(table, columns.label) & has_text,
+        findings=(decided("split", sizes, assigned.how, "" if tables.eval else assigned.flag, True),),
+        unlabelled=predicted, in_training=in_training, assignment=assignment, folds=fold_of,
+        outside=outside, outside_scored=outside_scored,
+    )  # fmt: skip
+    notable = _notable(tables, splits, scored, unlabelled, assigned.notes)
+    found = [finding for source in tables.every for finding in source.findings]
+    return replace(splits, findings=(*columns.findings, *found, *encoder.findings(), *splits.findings, *notable))
 
 
 def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
     """Assign the labelled rows of `--data`."""
     all_train = np.full(len(tables.train), -1, dtype=np.int8)
     all_train[labelled] = _TRAIN
-    config = tables.config
+    config, split = tables.config, tables.columns.split
     if tables.eval is not None:
         return _Assignment(all_train, "given as separate files")
-    if tables.columns.split is not None:
+    assigned = _Assignment(all_train, "")
+    if split is not None:
         assigned = _by_column(tables, labelled)
     elif config.split_by_time is not None:
         assigned = _by_time(tables, labelled, config.split_by_time)
-    else:
-        assigned = _Assignment(all_train, "")
-    validated = len(assigned.rows(_VALIDATION)) > 0
-    if validated and config.folds:
-        assert tables.columns.split is not None
-        raise InputError(
-            f"--folds {config.folds}: column {tables.columns.split.name!r} of {tables.train.path} has the validation "
-            "rows; add --split-column none to cross-validate all rows, or drop --folds."
-        )
-    if validated:
+    if len(assigned.rows(_VALIDATION)):
+        if config.folds and split is not None:
+            raise InputError(
+                f"--folds {config.folds}: column {split.name!r} of {tables.train.path} has the validation rows; add "
+                "--split-column none to cross-validate all rows, or drop --folds."
+            )
         return assigned
     if folds:
-        return _all_train(assigned, tables, seed, folds)
-    taken = tables.test is None and not len(assigned.rows(_TEST))
-    return _by_seed(tables, assigned, stratify_by, seed, test_share=_SHARE if taken else 0.0)
+        how = f"the final model trains on all training rows of {tables.train.path}; scores from cross-validation, "
+        how += f"stratified, seed {seed}{_describe_groups(tables)}"
+        how += f", folds of {config.split_like}" if config.split_like is not None else ""
+        flag = "--folds 0" if config.split_like is None else "--split-like"
+        return replace(assigned, how=_after(assigned.how, how), flag=flag, num_folds=folds)
+    is_tested = tables.test is not None or len(assigned.rows(_TEST)) > 0
+    return _by_seed(tables, assigned, stratify_by, seed, test_share=0.0 if is_tested else _SHARE)
 
 
-def _all_train(assigned: _Assignment, tables: InputTables, seed: int, folds: int) -> _Assignment:
-    """Hold no row out: all are in the training split, and their scores come from cross-validation."""
-    config = tables.config
-    how = f"the final model trains on all training rows of {tables.train.path}; "
-    how += f"scores from cross-validation, stratified, seed {seed}"
-    how += _describe_groups(tables)
-    how += f", folds of {config.split_like}" if config.split_like is not None else ""
-    how = f"{assigned.how}; {how}" if assigned.how else how
-    flag = "--folds 0" if config.split_like is None else "--split-like"
-    return replace(assigned, how=how, flag=flag, num_folds=folds)
+def _after(first: str, then: str) -> str:
+    return f"{first}; {then}" if first else then
 
 
 def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, folds: int) -> Rows:
-    """Return the fold of each training row."""
-    earlier = _read_earlier(tables, train.rows)
+    """The fold of each training row."""
     hashes = train.table.text_hashes(tables.columns.text)[train.rows]
-    groups = _groups(tables, train.rows)
-    assigned = assign_folds(
-        hashes, encoder.stratify_by(train.targets), folds, seed=seed, groups=groups, earlier=earlier
-    )
+    groups, earlier = _groups(tables, train.rows), _read_earlier(tables, train.rows)
+    labels = encoder.stratify_by(train.targets)
+    assigned = assign_folds(hashes, labels, folds, seed=seed, groups=groups, earlier=earlier)
     if assigned.max() < 1:
         raise InputError(_too_few(tables, encoder, train, train))
     return assigned
 
 
 def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | None:
-    """Return the split or fold of these rows of `--data` in the run of --split-like, if any; it must know some."""
+    """The split or fold of these rows of `--data` in the run of --split-like, if any; it must know some."""
     folder = tables.config.split_like
     if folder is None:
         return None
@@ -205,23 +171,20 @@ def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | Non
 
 
 def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
-    """Return numbers (rows,), equal for rows that must share a split, for each reason there is."""
-    config = tables.config
-    groups = []
-    if config.group_column is not None:
-        values, numbers = tables.train.dictionary_encode(config.group_column)
-        blank = tables.train.is_blank(config.group_column)
+    """Numbers (rows,), equal for rows that must share a split, for each reason there is; a blank cell is no group."""
+    column, groups = tables.config.group_column, []
+    if column is not None:
+        values, numbers = tables.train.dictionary_encode(column)
         places: dict[str, int] = {}  # an ID is the same with spaces around it
         owners = np.array([places.setdefault(value.strip(), len(places)) for value in values], dtype=np.int64)[numbers]
-        groups.append(np.where(blank, len(values) + np.arange(len(numbers)), owners)[rows])
+        alone = len(values) + np.arange(len(numbers))
+        groups.append(np.where(tables.train.is_blank(column), alone, owners)[rows])
     swapped = _group_swapped(tables)
-    if swapped is not None:
-        groups.append(swapped[rows])
-    return groups
+    return groups if swapped is None else [*groups, swapped[rows]]
 
 
 def _group_swapped(tables: InputTables) -> Rows | None:
-    """Return a number per row of `--data`, shared by text pairs in either order; None where no pair is swapped."""
+    """A number per row of `--data`, shared by text pairs in either order; None where no pair is swapped."""
     texts = tables.columns.texts
     if texts.pair is None:
         return None
@@ -232,17 +195,16 @@ def _group_swapped(tables: InputTables) -> Rows | None:
 
 
 def _hash_pair(first: TextHashes, second: TextHashes) -> TextHashes:
-    """Return a hash of two hashes in this order: NumPy sorts single numbers far faster than pairs."""
+    """A hash of two hashes in this order: NumPy sorts single numbers far faster than pairs."""
     return first * _ODD + second
 
 
 def _describe_groups(tables: InputTables) -> str:
-    config = tables.config
+    column = tables.config.group_column
     how = "" if _group_swapped(tables) is None else ", swapped pairs in one split"
-    if config.group_column is not None:
-        how += f", grouped by {config.group_column!r}"
-        empty = int(tables.train.is_blank(config.group_column).sum())
-        how += f" ({empty} rows without a value are in no group)" if empty else ""
+    if column is not None:
+        empty = int(tables.train.is_blank(column).sum())
+        how += f", grouped by {column!r}" + (f" ({empty} rows without a value are in no group)" if empty else "")
     return how
 
 
@@ -250,29 +212,25 @@ def _by_seed(
     tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int, *, test_share: float
 ) -> _Assignment:
     """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
-    config = tables.config
-    table, text, rows = tables.train, tables.columns.text, assigned.rows(_TRAIN)
-    groups = _groups(tables, rows)
-    hashes = table.text_hashes(text)[rows]
-    earlier = _read_earlier(tables, rows)
+    table, rows = tables.train, assigned.rows(_TRAIN)
+    groups, earlier = _groups(tables, rows), _read_earlier(tables, rows)
+    hashes, labels = table.text_hashes(tables.columns.text)[rows], stratify_by[rows]
     split = split_rows(
-        hashes, stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
+        hashes, labels, seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
     )
     counts = np.bincount(split, minlength=len(SPLITS)).tolist()
     how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, stratified, seed {seed}"
     if groups:  # the actual shares: whole groups may not fit the quotas
         shares = "/".join(f"{100 * count / len(rows):.0f}" for count in counts[: 3 if test_share else 2])
-        how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}"
-    how += _describe_groups(tables)
+        how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}{_describe_groups(tables)}"
     if earlier is not None:
-        was_split = earlier >= 0
-        kept = int((earlier == split)[was_split].sum())
-        how += f"; {kept} of {int(was_split.sum())} rows of {config.split_like} keep their split"
-    notes = _describe_sizes(counts, (_SHARE, test_share), "groups are not divided")
+        known = earlier >= 0
+        kept = int((earlier == split)[known].sum())
+        how += f"; {kept} of {int(known.sum())} rows of {tables.config.split_like} keep their split"
     parts = assigned.parts.copy()
     parts[rows] = split
-    how = f"{assigned.how}; {how}" if assigned.how else how
-    return replace(assigned, parts=parts, how=how, notes=notes)
+    notes = _describe_sizes(counts, (_SHARE, test_share), "groups are not divided")
+    return replace(assigned, parts=parts, how=_after(assigned.how, how), notes=notes)
 
 
 def _describe_sizes(counts: Sequence[int], shares: Sequence[float], why: str) -> tuple[str, ...]:
@@ -302,12 +260,9 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
     sorted_times = times[order]
     count = max(1, round(_SHARE * len(labelled)))
     # Cut before the first row of a time.
-    last = len(order)
-    if tables.test is None:
-        last = int(np.searchsorted(sorted_times, sorted_times[-count]))
-    cuts = [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last]
+    last = len(order) if tables.test is not None else int(np.searchsorted(sorted_times, sorted_times[-count]))
+    pieces = np.split(order, [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last])
     parts = np.full(len(tables.train), -1, dtype=np.int8)
-    pieces = np.split(order, cuts)
     for split, piece in enumerate(pieces):
         parts[labelled[piece]] = split
     shares = (_SHARE, _SHARE if tables.test is None else 0.0)
@@ -318,52 +273,43 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
 
 
 def _make_split(tables: InputTables, table: Table | None, encoder: LabelEncoder, rows: Rows, targets: Targets) -> Split:
-    """Return the labelled rows of a separate table, else these rows of `--data`."""
+    """The labelled rows of a separate table, else these rows of `--data`."""
     if table is None:
         return Split(tables.train, rows, targets[rows])
     known_from = "--data" if tables.eval is None else "--data or --eval-data"
-    rows = np.flatnonzero(encoder.labelled(table, tables.columns.label))
+    has_text = table.text_hashes(tables.columns.text) != EMPTY
+    rows = np.flatnonzero(encoder.labelled(table, tables.columns.label) & has_text)
     return Split(table, rows, encoder.encode(table, tables.columns.label, known_from)[rows])
 
 
 def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:
-    """Return the rows without a label of each table, by the name of the file for their predictions."""
+    """The rows without a label of each table, by the name of the file for their predictions."""
     splits: dict[str, Split] = {}
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
-        if table is None:
-            continue
-        column = tables.columns.label
-        rows = np.flatnonzero(~encoder.labelled(table, column) & ~encoder.outside(table, column))
-        if len(rows):
-            splits[f"unlabelled{name}.csv"] = _without_targets(table, rows)
+        if table is not None:
+            column = tables.columns.label
+            rows = np.flatnonzero(~encoder.labelled(table, column) & ~encoder.outside(table, column))
+            if len(rows):
+                splits[f"unlabelled{name}.csv"] = _without_targets(table, rows)
     return splits
 
 
 def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tuple[tuple[Split, ...], Split | None]:
-    """Return the rows of none of the classes: all but those to score, and these.
+    """The rows of none of the classes: all but those to score, and these.
 
     The rows to score are those of the test table or the test split of a column, else every second one by seed.
     """
-    column, table = tables.columns.label, tables.train
-    found = [
-        (source, np.flatnonzero(encoder.outside(source, column)))
-        for source in (table, tables.eval, tables.test)
-        if source is not None
-    ]
-    fitted = [_without_targets(source, rows) for source, rows in found if source is not tables.test and len(rows)]
+    found = [(source, np.flatnonzero(encoder.outside(source, tables.columns.label))) for source in tables.every]
+    fitted = [_without_targets(source, rows) for source, rows in found if source is not tables.test]
+    rows = fitted[0].rows
     if tables.test is not None:
         scored = _without_targets(*found[-1])
-    elif fitted and fitted[0].table is table:
-        rows = fitted.pop(0).rows
-        tested = rows[:0]
-        if tables.columns.split is not None:
-            tested = _by_column(tables, rows).rows(_TEST)
+    else:
+        tested = rows[:0] if tables.columns.split is None else _by_column(tables, rows).rows(_TEST)
         if not len(tested):
             tested = np.random.default_rng(seed).permutation(rows)[: len(rows) // 2]
-        fitted.insert(0, _without_targets(table, np.setdiff1d(rows, tested)))
-        scored = _without_targets(table, np.sort(tested))
-    else:
-        scored = _without_targets(table, np.empty(0, dtype=np.int64))
+        fitted[0] = _without_targets(tables.train, np.setdiff1d(rows, tested))
+        scored = _without_targets(tables.train, np.sort(tested))
     return tuple(split for split in fitted if len(split)), scored if len(scored) else None
 
 
@@ -374,109 +320,111 @@ def _without_targets(table: Table, rows: Rows) -> Split:
 def _too_few(
     tables: InputTables, encoder: LabelEncoder, train: Split, validation: Split, by_time: str | None = None
 ) -> str:
+    """Why there is nothing to train or validate on, and what to do."""
+    table, split = tables.train, tables.columns.split
+    labelled = encoder.labelled(table, tables.columns.label)
     if tables.eval is not None and not len(validation):
         return f"{tables.eval.path}: no row has a label; expected rows to validate on. Label some, or drop --eval-data."
-    table = tables.train
-    labelled = encoder.labelled(table, tables.columns.label)
     if not labelled.any():
         return f"{table.path}: no row has a label; expected rows to train on."
-    if tables.columns.split is not None and not len(train):
+    if split is not None and not len(train):
         return (
-            f"{table.path}: no row of the training split in column {tables.columns.split.name!r} has a label; expected "
-            f"rows to train on. Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."
+            f"{table.path}: no row of the training split in column {split.name!r} has a label; expected rows to train "
+            f"on. Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."
         )
     if by_time is not None:
         return (
             f"{table.path}: expected several different times in column {by_time!r} to split by. Got too few instead; "
             "give --eval-data."
         )
-    group_column = tables.config.group_column
-    if group_column is not None:
-        groups = len({value.strip() for value in table.take(group_column, np.flatnonzero(labelled))} - {""})
+    column = tables.config.group_column
+    if column is not None:
+        groups = len({value.strip() for value in table.take(column, np.flatnonzero(labelled))} - {""})
         return (
-            f"{table.path}: too few groups to split: column {group_column!r} has {groups}, and train keeps a row of "
-            "every class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
+            f"{table.path}: too few groups to split: column {column!r} has {groups}, and train keeps a row of every "
+            "class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
         )
     different = len(np.unique(table.text_hashes(tables.columns.text)))
     few = f"{table.path}: too few different texts to split: {len(table)} rows hold {different}"
     return f"{few}; add rows, or give --eval-data."
 
 
-def _describe_unlabelled(file: str, split: Split, *, predicted: bool) -> Finding:
-    rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
-    what = f"predicted in {file} at the end (--drop-unlabelled drops them)" if predicted else "dropped"
-    return note(f"{rows} without a label: {what}", split.table.path)
-
-
-def _describe_outside(label: str | None, fitted: Sequence[Split], scored: Split | None) -> list[Finding]:
-    """Describe where the rows of none of the classes are used."""
-    if label is None:
-        return []
-    counts = [sum(map(len, fitted)), 0 if scored is None else len(scored)]
-    rows = f"{counts[0]:,} rows to fit the score, {counts[1]:,} to score, none to train on"
-    if not any(counts):
-        rows = "no row has it; the score is fitted by leaving out each class in turn"
-    return [decided("out of scope", repr(label), rows, "--out-of-scope-label", True)]
-
-
-def _warnings(
-    columns: Columns,
-    encoder: LabelEncoder,
-    train: Split,
+def _notable(
+    tables: InputTables,
+    splits: Splits,
     scored: Mapping[str, Split],
-    in_training: Mapping[str, Sequence[int]],
-) -> list[str]:
-    """Note what makes a score less trustworthy."""
-    notes = [
-        f"the labels {a!r} and {b!r} differ only in case, spaces or Unicode form; they are two classes"
-        for a, b in case_variants(encoder.labels)
-    ]
-    column = columns.text
-    in_train = encoder.label_counts(train.targets) > 0
-    if not in_train.all():
-        notes.append(f"no training row has the label {_list(encoder.labels, ~in_train)}")
-    notes += _describe_single_rows(encoder, train)
-    if len(columns.labels) > 1:
-        marked = {
-            name for cell in train.table.dictionary_encode(columns.label)[0] for name in cell.split(COLUMN_SEPARATOR)
-        }
-        unmarked = [name for name in columns.labels if name not in marked and name not in encoder.labels]
-        if unmarked:
-            shown = list_some(unmarked, show=repr)
-            notes.append(f"no row has the label {shown}, so the model does not learn it")
+    unlabelled: Mapping[str, Split],
+    notes: Sequence[str],
+) -> list[Finding]:
+    """What makes a score less trustworthy, and the rows that are not trained on."""
+    config, encoder, column = tables.config, splits.encoder, splits.columns.text
+    texts = [*_note_alike(encoder.labels), *_note_labels(splits, scored), *notes]
     for name, split in scored.items():
-        unscored = in_train & (encoder.label_counts(split.targets) == 0)
-        if unscored.any():
-            missing = _list(encoder.labels, unscored)
-            notes.append(f"no {name} row has the label {missing}; the {name} scores do not cover it")
-    for name, split in scored.items():
-        if in_training[name]:
-            lines = split.table.describe_rows([int(split.rows[i]) for i in in_training[name]])
-            notes.append(
-                f"{len(in_training[name])} of {len(split)} {name} texts are also in the training split ({lines})"
-            )
+        if places := splits.in_training[name]:
+            lines = split.table.describe_rows([int(split.rows[place]) for place in places])
+            texts.append(f"{len(places)} of {len(split)} {name} texts are also in the training split ({lines})")
     if len(scored) > 1:
         validation, test = (split.table.text_hashes(column)[split.rows] for split in scored.values())
-        validated = len(find_overlap(validation, test)[0])
-        if validated:
-            notes.append(
-                f"{validated} of {len(test)} test texts are also in the validation split, on which weights are "
-                "selected and probabilities calibrated"
+        both = len(find_overlap(validation, test)[0])
+        if both:
+            texts.append(
+                f"{both} of {len(test)} test texts are also in the validation split, on which weights are selected and "
+                "probabilities calibrated"
             )
+    if config.max_eval_samples is not None and splits.folds is not None:
+        texts.append("--max-eval-samples has no effect: with folds, no rows are held out that it could limit")
+    found = [finding for source in tables.every for finding in note_empty_texts(source, splits.columns.texts)]
+    found += map(note, texts)
+    for file, split in unlabelled.items():
+        rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
+        what = f"predicted in {file} at the end (--drop-unlabelled drops them)"
+        what = what if file in splits.unlabelled else "dropped"
+        found.append(note(f"{rows} without a label: {what}", split.table.path))
+    if config.out_of_scope_label is not None:
+        counts = [sum(map(len, splits.outside)), len(splits.outside_scored or ())]
+        rows = f"{counts[0]:,} rows to fit the score, {counts[1]:,} to score, none to train on"
+        if not any(counts):
+            rows = "no row has it; the score is fitted by leaving out each class in turn"
+        found.append(decided("out of scope", repr(config.out_of_scope_label), rows, "--out-of-scope-label", True))
+    return found
+
+
+def _note_alike(labels: Sequence[str]) -> list[str]:
+    """Note classes that differ in spelling alone, where --normalize-labels none keeps them apart."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(normalize_text(name), name), name) for name in labels]
+    return [
+        f"the labels {one!r} and {other!r} differ only in case, spaces or Unicode form; they are two classes"
+        for one, other in pairs
+        if one != other
+    ]
+
+
+def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
+    """Note labels that some split has no row of, and those with one training row."""
+    encoder, train, notes = splits.encoder, splits.train, []
+    counts = encoder.label_counts(train.targets)
+    if (counts == 0).any():
+        notes.append(f"no training row has the label {_list(encoder.labels, counts == 0)}")
+    single = np.flatnonzero(counts == 1).tolist()
+    if single:
+        rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:SHOWN]]
+        shown = [
+            f"{encoder.labels[label]!r} ({train.table.describe_rows([row])})"
+            for label, row in zip(single, rows, strict=False)
+        ]
+        notes.append(f"labels with one training row: {list_some(shown, len(single))}")
+    for name, split in scored.items():
+        missing = (counts > 0) & (encoder.label_counts(split.targets) == 0)
+        if missing.any():
+            listed = _list(encoder.labels, missing)
+            notes.append(f"no {name} row has the label {listed}; the {name} scores do not cover it")
+    unmarked = (
+        [name for name in splits.columns.labels if name not in encoder.labels] if len(splits.columns.labels) > 1 else []
+    )
+    if unmarked:
+        notes.append(f"no row has the label {list_some(unmarked, show=repr)}, so the model does not learn it")
     return notes
-
-
-def _describe_single_rows(encoder: LabelEncoder, train: Split) -> list[str]:
-    """Note the labels with one training row: a total, a second header or a typing error may be among them."""
-    single = np.flatnonzero(encoder.label_counts(train.targets) == 1).tolist()
-    if not single:
-        return []
-    rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:SHOWN]]
-    places = train.table.describe_row_groups([[row] for row in rows])
-    shown = [f"{encoder.labels[label]!r} ({place})" for label, place in zip(single, places, strict=False)]
-    may_be_header = 0 in rows and not any(map(is_usual_header, train.table.columns))
-    header = "; the first row may be a header" if may_be_header else ""
-    return [f"labels with one training row: {list_some(shown, len(single))}{header}"]
 
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:

@@ -32,7 +32,7 @@ class Split:
         return len(self.rows)
 
     def texts(self, column: str) -> list[str]:
-        """Return the texts of the split's rows."""
+        """The texts of the split's rows."""
         return self.table.take(column, self.rows)
 
 
@@ -69,27 +69,27 @@ class Splits:
 
     @property
     def labels(self) -> list[str]:
-        """Return the names of the model's outputs."""
+        """The names of the model's outputs."""
         return self.encoder.labels
 
     @property
     def scored(self) -> Split:
-        """Return the split of the final scores: test, else validation."""
+        """The split of the final scores: test, else validation."""
         return self.test or self.validation
 
     @property
     def num_folds(self) -> int:
-        """Return the number of folds; 0 without cross-validation."""
+        """The number of folds; 0 without cross-validation."""
         return 0 if self.folds is None else int(self.folds.max()) + 1
 
     @property
     def method(self) -> str | None:
-        """Return the method of the validation scores where no rows were held out for them; else None."""
+        """The method of the validation scores where no rows were held out for them; else None."""
         return None if self.folds is None else f"{self.num_folds}-fold cross-validation"
 
     @property
     def tables(self) -> list[Table]:
-        """Return each table once, `--data` first."""
+        """Each table once, `--data` first."""
         tables: list[Table] = []
         for split in (self.train, self.validation, self.test, *self.unlabelled.values(), self.outside_scored):
             if split is not None and not any(split.table is table for table in tables):
@@ -98,7 +98,7 @@ class Splits:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return a hash of what a run learns from and is scored on: texts, targets and class names of each split."""
+        """A hash of what a run learns from and is scored on: texts, targets and class names of each split."""
         digest = hashlib.sha256("\0".join(self.labels).encode())
         for split in (self.train, self.validation, self.test):
             if split is not None:
@@ -120,7 +120,7 @@ class LabelEncoder(ABC):
         """Describe how the labels were understood, and note what may be wrong with them."""
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row of a table has a label."""
+        """(rows,) whether each row of a table has a label."""
         if not table.has_column(column):
             return np.zeros(len(table), dtype=bool)
         values, numbers = table.dictionary_encode(column)
@@ -131,31 +131,31 @@ class LabelEncoder(ABC):
         """Return whether each of the distinct cells of a column is a label."""
 
     def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row of a table has the label for none of the classes."""
+        """(rows,) whether each row of a table has the label for none of the classes."""
         return np.zeros(len(table), dtype=bool)
 
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Targets:
-        """Return the targets of all rows of a table; any value where a row has no label.
+        """The targets of all rows of a table; any value where a row has no label.
 
         Raises InputError naming labels that `known_from` does not have.
         """
 
     @abstractmethod
     def stratify_by(self, targets: Targets) -> Rows:
-        """Return (rows,) numbers; splits hold each number in proportion."""
+        """(rows,) numbers; splits hold each number in proportion."""
 
     @abstractmethod
     def label_counts(self, targets: Targets) -> Rows:
-        """Return (labels,) the rows of each label."""
+        """(labels,) the rows of each label."""
 
     @abstractmethod
     def has_label(self, targets: Targets, number: int) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each row has that label."""
+        """(rows,) whether each row has that label."""
 
     @abstractmethod
     def format_target(self, target: Any) -> str:
-        """Return a row's target as text."""
+        """A row's target as text."""
 
     @abstractmethod
     def summary(self, targets: Targets) -> str:

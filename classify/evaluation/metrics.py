@@ -72,7 +72,7 @@ class Scores:
 class Sampling:
     """How scored rows depend on each other, which intervals and tests have to know.
 
-    `texts` (rows,) are equal for copies of a text: these are right or wrong together, so a text is one draw, not a row.
+    `texts` (rows,) are equal for duplicate texts: these are right or wrong together, so a text is one draw, not a row.
     The models of `folds` share most of their training rows, so their errors vary together.
     """
 
@@ -265,7 +265,7 @@ def wilson_interval(right: Any, rows: Any, z: float = _NORMAL_QUANTILE) -> tuple
 def share_interval(right: Array, sampling: Sampling = INDEPENDENT) -> tuple[float, float]:
     """Return the 95 % interval of a share of `right` rows (rows,), see `wilson_interval`.
 
-    Copies of a text, and folds, count as the fewer independent rows that would vary as much (Kish, 1965, "Survey
+    Duplicate texts, and folds, count as the fewer independent rows that would vary as much (Kish, 1965, "Survey
     Sampling", section 8.2: the design effect).
     """
     share, rows, group = float(right.mean()), len(right), sampling.group(len(right))

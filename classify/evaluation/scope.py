@@ -172,7 +172,7 @@ class Scope:
 
         if not (folder / FILE).is_file():
             raise InputError(
-                f"{folder}: {FILE} is missing; {settings[COLUMN]['label']!r} cannot be told without it. Copy it "
+                f"{folder}: {FILE} is missing; {settings[COLUMN]['label']!r} cannot be recognized without it. Copy it "
                 f'from the trained folder, or delete the entry "{COLUMN}" of classify.json to predict the others.'
             )
         stored, entry = load_file(folder / FILE), settings[COLUMN]

@@ -36,7 +36,7 @@ class ScoredRows:
     def independent(self) -> npt.NDArray[np.int64]:
         """Return the first row of each text that the model has not trained on, in order.
 
-        Thresholds, sets and tests go by these rows: copies of a text are right or wrong together, and texts of the
+        Thresholds, sets and tests go by these rows: duplicate texts are right or wrong together, and texts of the
         training are right more often than new ones.
         """
         first = np.sort(np.unique(self.hashes, return_index=True)[1])

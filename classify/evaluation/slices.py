@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from classify.data.languages import UNKNOWN, detect_languages
 from classify.evaluation.metrics import holm, wilson_interval
-from classify.tables.profile import is_number
+from classify.tables.profile import parse_number
 
 # Rows that a slice and the rest have at least, parts of an ordered column, and values of a column that has slices.
 _FEWEST, _PARTS, _VALUES = 20, 5, 50
@@ -61,7 +61,7 @@ def list_slices(
         filled = list(filter(None, cells))
         if len(set(cells)) <= _VALUES:
             found += _group(name, cells)
-        elif all(map(is_number, filled)):
+        elif None not in map(parse_number, filled):
             found += _cut(name, np.array([float(cell) if cell else np.nan for cell in cells]), cells)
         elif all(map(_DATE.match, filled)):
             order = {cell: float(place) for place, cell in enumerate(sorted(set(filled)))}

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from classify.errors import EXCERPT, InputError, list_some
 from classify.evaluation.label_noise import Suspects
-from classify.files import atomic_path
-from classify.tables.formats.base import ReadOptions
-from classify.tables.formats.registry import read_table
+from classify.files import atomic_write
+from classify.tables.options import ReadOptions
+from classify.tables.read import read_table
 from classify.tables.roles import find_id_column
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
-from classify.tables.writers import CSVWriter, unescape_formula
+from classify.tables.writers import CSVStream, unescape_formula
 
 FILE = "suspects.csv"
 # What benchmarks/label_noise.py measured on four public sets, with 300 and 1,500 rows.
@@ -53,7 +53,6 @@ def write_suspects(
     id_column = find_id_column(table)
     id_column = None if id_column in (*_COLUMNS, *columns) else id_column
     order = np.sort(suspects.rows)
-    places = dict(zip(order.tolist(), table.places(rows[order].tolist()), strict=True))
     ids = dict(zip(order.tolist(), table.take(id_column, rows[order]), strict=True)) if id_column else {}
     cells = table.take(columns[1], rows)
     ways: dict[int, Counter[str]] = {}
@@ -61,12 +60,13 @@ def write_suspects(
         ways.setdefault(target, Counter())[cell] += 1
     texts = dict(zip(order.tolist(), table.take(columns[0], rows[order]), strict=True))
     names = [_COLUMNS[0], *([id_column] if id_column else []), *_COLUMNS[1:]]
-    with atomic_path(path) as temporary, CSVWriter(names, for_excel=for_excel).open(temporary) as writer:
+    with atomic_write(path) as file:
+        stream = CSVStream(file, names, for_excel=for_excel)
         for row, suggested in zip(suspects.rows.tolist(), suspects.suggested.tolist(), strict=True):
             label = ways[suggested].most_common(1)[0][0]
             numbers = (probabilities[row, targets[row]], probabilities[row, suggested])
-            which = [str(places[row]), *([ids[row]] if ids else [])]
-            writer.write([[*which, cells[row], label, *(f"{p:.4f}" for p in numbers), texts[row]]])
+            which = [table.place_of(int(rows[row])), *([ids[row]] if ids else [])]
+            stream.write([[*which, cells[row], label, *(f"{p:.4f}" for p in numbers), texts[row]]])
 
 
 def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[list[str], int]:
@@ -83,8 +83,8 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
     shown = suspects.column(_COLUMNS[-1]) if _COLUMNS[-1] in suspects.columns else [""] * len(suspects)
     texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
-    classes, unit = set(labels), table.unit or "place"
-    numbers = {str(place): row for row, place in enumerate(table.places(range(len(table))))}
+    classes, unit = set(labels), table.unit
+    numbers = {table.place_of(row): row for row in range(len(table))}
     for number, cells in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
         row, before, after = map(unescape_formula, cells)
         place = numbers.get(row, -1)
@@ -138,7 +138,7 @@ def read_suspects(folder: Path, most: int) -> tuple[Sequence[dict[str, str]], in
         return [], 0
     if _is_header_alone(folder / FILE):
         return [], 0
-    # Not as `CSVWriter` wrote it: people review the file in a spreadsheet, which may save it with semicolons.
+    # Not as it was written: people review the file in a spreadsheet, which may save it with semicolons.
     table = read_table(str(folder / FILE), options=ReadOptions(header=True))
     if not set(_COLUMNS) <= set(table.columns):
         return [], 0

@@ -8,7 +8,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
-from pathlib import Path
 from typing import Any
 
 from classify.launch.launcher import Launch, available_cores
@@ -191,11 +190,6 @@ def set_network_interface(interface: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if interface.startswith("lo"):  # all ranks are here; by default NCCL listens on other interfaces
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-
-
-def cache_home() -> Path:
-    """Return `$XDG_CACHE_HOME`, or `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"))
 
 
 def hub_is_offline() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from classify.errors import InputError
 from classify.files import atomic_dir, hash_files, read_json, write_json
 from classify.modeling.weight_files import tensor_shapes
-from classify.tables.derived import TextColumns
+from classify.tables.texts import TextColumns
 
 # The model of an exported folder; a trained one has model.safetensors.
 EXPORTED = "model.onnx"

@@ -26,7 +26,7 @@ class PredictionColumns:
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
     that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Task.set_fields`). `scope`: add
     the probability of belonging to a class, and predict its label below the threshold.
-    `digits` is the format of numbers; `for_excel`: see `TableWriter`. `tally` counts the rows so far: "accepted", those
+    `digits` is the format of numbers; `for_excel`: see `CSVStream`. `tally` counts the rows so far: "accepted", those
     of them "expected right", and those "rejected" as of no class.
 
     Raises InputError where the task has no labels to rank, or no confidence.

@@ -25,9 +25,9 @@ from classify.files import read_json
 from classify.modeling.coverage import count_unknown
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
-from classify.tables.derived import TextColumns
 from classify.tables.table import Table
 from classify.tables.text_hashes import EMPTY, TextHashes
+from classify.tables.texts import TextColumns
 
 # Rows of each table that the classifier sees at most and at least, and rows that are shown as most unlike.
 _ROWS, _FEWEST, _SHOWN = 2_000, 4, 3

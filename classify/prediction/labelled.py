@@ -12,11 +12,10 @@ import numpy.typing as npt
 from classify.errors import InputError, list_some
 from classify.modeling.result_folder import read_settings
 from classify.prediction.inputs import read_texts
-from classify.tables.derived import TextColumns, join_labels
-from classify.tables.formats.base import ReadOptions
-from classify.tables.label_lists import COLUMN_SEPARATOR
+from classify.tables.options import ReadOptions
 from classify.tables.roles import rename_alike
 from classify.tables.table import Table
+from classify.tables.texts import TextColumns, join_labels
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -41,11 +40,11 @@ class LabelledTable:
 
 def read_labelled(
     model: str,
-    data: str,
+    data: str | Table,
     label_column: str | None = None,
     text_column: str | None = None,
     pair_column: str | None = None,
-    options: ReadOptions | None = None,
+    options: ReadOptions = ReadOptions(),  # noqa: B008
 ) -> LabelledTable:
     """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
     settings = read_settings(model)
@@ -67,6 +66,8 @@ def _find_label_column(
     if flag is None:
         table = rename_alike(table, trained)
     names = list(trained) if flag is None else [name.strip() for name in flag.split(",")]
+    if flag is None and not all(map(table.has_column, names)) and all(map(table.has_column, labels)):
+        names = list(labels)  # a column of 0 and 1 for each
     missing = [name for name in names if name not in table.columns]
     if missing or not names:
         listed = ", ".join(map(repr, table.columns))
@@ -83,4 +84,4 @@ def _find_label_column(
             "would have these labels; name a column for each."
         )
     joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has_column(name))
-    return join_labels(table, names, joined, COLUMN_SEPARATOR), joined
+    return join_labels(table, names, joined), joined

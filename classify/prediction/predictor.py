@@ -20,8 +20,8 @@ from classify.data.tokenize import Tokens, tokenize
 from classify.errors import InputError
 from classify.evaluation.scope import Scope
 from classify.modeling.result_folder import EXPORTED, trained_texts
-from classify.tables.derived import TextColumns
-from classify.tables.encoding import replace_surrogates
+from classify.tables.table import replace_surrogates
+from classify.tables.texts import TextColumns
 from classify.tasks.base import Task
 
 # The module that loads a folder with this file.

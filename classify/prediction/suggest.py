@@ -11,24 +11,23 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from classify.data.split_record import is_recorded
 from classify.errors import InputError
 from classify.evaluation.baseline import lack_spaces
-from classify.evaluation.predictions_file import EXACT, kinds_of_columns, name_columns
+from classify.evaluation.predictions_file import EXACT, write_predictions
 from classify.evaluation.scored_rows import ScoredRows
-from classify.files import atomic_path
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import logit_blocks
-from classify.tables.derived import TextColumns
-from classify.tables.table import Table
+from classify.tables.table import Table, to_arrow
 from classify.tables.text_hashes import EMPTY, TextHashes, group_duplicates, normalize_text
-from classify.tables.writers import find_writer
+from classify.tables.texts import TextColumns
 
 # Share of common words from which of two texts only one is suggested.
 _ALIKE = 0.8
@@ -129,7 +128,7 @@ def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Ro
 
 
 def _list_words(text: str) -> set[str]:
-    """Return the words of a text, or the pairs of its characters where it has no spaces."""
+    """Return the set of its words, or the pairs of its characters where it has no spaces."""
     plain = normalize_text(text)
     return set(map("".join, itertools.pairwise(plain))) if lack_spaces([plain]) else set(plain.split())
 
@@ -142,16 +141,11 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
     task, order = predictor.task, np.argsort(suggestions.rows)
     missing = [name for name in predictor.label_columns if not table.has_column(name)]
     predicted = task.prediction_columns()[: -len(task.labels)]
-    columns = [np.array(table.take(name, suggestions.rows[order]), dtype=object) for name in table.columns]
+    # The rows in the order in which they are to be labelled, the most useful first.
+    columns = {name: np.array(table.take(name, suggestions.rows[order]), dtype=object) for name in table.columns}
     place = np.argsort(order)
-    cells = zip(*(column[place] for column in columns), strict=True)
+    arrow = pyarrow.table({name: to_arrow(cells[place].tolist()) for name, cells in columns.items()})
+    chosen = replace(table, arrow=arrow, original=None, derived=frozenset())
     fields = task.prediction_fields(suggestions.probabilities, EXACT)
-    rows = [[*own, *([""] * len(missing)), *field[: len(predicted)]] for own, field in zip(cells, fields, strict=True)]
-    names = name_columns(table, [*missing, *predicted])
-    with (
-        atomic_path(path) as temporary,
-        find_writer(path.name, "--out")(names, kinds_of_columns(table, predicted), for_excel=True).open(
-            temporary
-        ) as writer,
-    ):
-        writer.write(rows)
+    cells = ([*([""] * len(missing)), *field[: len(predicted)]] for field in fields)
+    write_predictions(path, chosen, np.arange(len(place)), [*missing, *predicted], cells, for_excel=True)

@@ -25,7 +25,7 @@ from classify.files import read_json
 from classify.prediction.predictor import Predictor, load_classifier
 from classify.serving import is_loopback
 from classify.serving.batching import Batcher, QueueFullError
-from classify.tables.encoding import replace_surrogates
+from classify.tables.table import replace_surrogates
 from classify.versions import __version__, versions
 
 # Variables that name the model and the token of a server that `classify serve` did not start.
@@ -135,7 +135,7 @@ def make_app(
 ) -> FastAPI:
     """Make the application; with a `token` every request for predictions or metrics has to carry it.
 
-    Without one it answers only what is asked of this machine's own address, as JSON: a browser sends neither for a page
+    Without one it answers only requests to this machine's own address, as JSON: a browser sends neither for a page
     of another site. An idle server waits `wait` seconds for more texts. `on_start` is called when requests are taken.
     """
     counted = Metrics()
@@ -198,12 +198,12 @@ def make_app(
     @app.post("/predict", dependencies=secured, openapi_extra=schema, responses=refused, response_model=Answer)
     async def predict(request: Request) -> Response:
         """Predict texts."""
-        asked = await _read(request, kind)
-        rows = await _queue(batcher.predict(asked.texts))
-        counted.rows.inc(len(asked.texts))
+        body = await _read(request, kind)
+        rows = await _queue(batcher.predict(body.texts))
+        counted.rows.inc(len(body.texts))
 
         def write() -> bytes:  # a thousand texts of a thousand classes take a second, in which others want answers
-            predictions = describe(predictor, rows, asked.top_k, asked.min_confidence)
+            predictions = describe(predictor, rows, body.top_k, body.min_confidence)
             return Answer(predictions=predictions).model_dump_json().encode()
 
         return Response(await run_in_threadpool(write), media_type=_JSON)

@@ -1,1 +1,1 @@
-"""Read tables of any form: bytes, encodings, formats, the roles of columns. No torch, no setting of a training."""
+"""Read tables of texts and labels: `read_table` is the door, `roles.find_columns` says which column is what."""

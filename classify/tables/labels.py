@@ -1,12 +1,14 @@
-"""Map a column of labels to classes, and rows to class numbers."""
+"""The labels of a column: missing values, spellings of one class, cells with several labels."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import difflib
+import json
 import math
 import re
 import shlex
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,48 +16,55 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from classify.errors import EXCERPT, SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
-from classify.tables.label_lists import is_empty_list, unwrap
-from classify.tables.profile import MISSING, MONTH
+from classify.tables.decide import Question
+from classify.tables.profile import parse_mark
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
 
 MIN_ROWS = 10
-# Usual spellings of a missing value that are hardly the names of classes.
-_MISSING = MISSING - {"none", "-", "--", "?"}
-# Label values that people write into unlabelled rows.
-_PLACEHOLDERS = frozenset(
-    {"none", "?", "??", "unlabeled", "unlabelled", "not labeled", "not labelled", "todo", "tbd", "未标注"}
+# Labels that a message lists.
+_LISTED = 10
+# Spellings of a missing value that are hardly names of classes, as programs write them.
+_MISSING = frozenset(
+    {"nan", "nat", "null", "(null)", "[null]", "\\n", "n/a", "n.a.", "na", "#n/a", "<na>", "(blank)", "undefined"}
 )
 # Names of classes whose texts may be alike in nothing but belonging to no other class.
 _OUTSIDE = frozenset({"oos", "out_of_scope", "out of scope", "out-of-scope", "other"})
-_SPREADSHEET_ERROR = re.compile(r"#(REF|VALUE|NAME|DIV/0|NULL|NUM)[!?]")
-# Dates that spreadsheets make of labels such as 5-1 or 1-2024.
-_DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{2,4}}|\d{{4}}-\d\d-\d\d( 00:00:00)?", re.IGNORECASE)
 # Spaces, zero-width ones, byte-order marks, and marks of the writing direction around a label.
 _INVISIBLE = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
-_LISTED = 10
-# Letters from which a difference of one is a typing error.
+# Signs between the labels of a cell.
+SEPARATORS = ("|", ";", ",", "#")
+BRACKETS = "[]"
+# What --label-separator calls characters that a shell hides.
+_NAMES = {"tab": "\t", "newline": "\n", "space": " ", r"\t": "\t"}
+_LONGEST_LABEL = 60
+# Share of a separator's parts that recur, and from which that is a question if a part stands alone elsewhere.
+_RECUR = 0.8
+_MAY_RECUR = 0.5
+# What else may stand between labels, though it is no more than asked about: signs, or a short word such as "and".
+_BETWEEN = re.compile(r"[^\w\s]+|\s\w{1,3}\s")
+_MOST_SIGNS = 20
+# Strings that NumPy prints beside each other, without a comma.
+_NUMPY = re.compile(r"""['"]\s+['"]""")
+# Similarity (difflib's ratio) from which a label may be a mistyped one, and labels of which each is compared.
+_ALIKE = 0.85
 _FEWEST_LETTERS = 4
-# How often more frequent a label is than a mistyped one of fewer letters than this: card and cart are two words.
-_TIMES = 10
-_LONG = 6
-# Letters of a label that somebody has typed, and labels of which each is compared with each.
-_LONGEST_TYPED = 60
+# A row with fewer characters, as a share of those of most rows and at most, holds hardly a text.
+_HARDLY = 0.4
+_LONGEST_UNIT = 30
 _MOST_COMPARED = 300
 
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Class names: `names` maps labels of the table to their class where its name differs.
+    """The class of each label that is written in a table.
 
-    `unlabelled` are labels that count as missing, as empty cells do; so does `outside`, which means none of the
-    classes, in any of its spellings; `rows` counts the rows of each label, `missing`
-    those of spellings of a missing value.
-    `normalized`: labels that differ in case, spaces or Unicode form alone are one class.
+    `names` maps labels to their class where its name differs, `rows` counts the rows of each label. `unlabelled` are
+    labels that count as missing, as empty cells do, of which `missing` are usual spellings of that; so does `outside`,
+    which means none of the classes. `normalized`: labels that differ in case, spaces or Unicode form are one class.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -67,221 +76,129 @@ class ClassNames:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the class names of a trained model, from its classify.json."""
+        """The class names of a trained model, from its classify.json."""
         stored = settings["label_spelling"]
         normalized, outside = stored["normalized"], stored.get("outside")
         return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=normalized, outside=outside)
 
     def as_settings(self) -> dict[str, Any]:
-        """Return the entry of classify.json."""
+        """The entry of classify.json."""
         names = {label: name for label, name in self.names.items() if label != name}
         stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
         return {"label_spelling": stored | ({} if self.outside is None else {"outside": self.outside})}
 
     def spell(self, written: Iterable[str], classes: Sequence[str]) -> Self:
-        """Return the names with further labels `written`, where each differs in spelling alone from one of `classes`.
-
-        The classes themselves keep their names.
-        """
+        """The names with further labels `written`, where each differs in spelling alone from one of `classes`."""
         exact, alike = set(classes), dict[str, set[str]]()
         for label in (*classes, *self.names):
-            key = _spelling_key(label, normalized=self.normalized)
-            alike.setdefault(key, set()).add(label if label in exact else self.names[label])
+            alike.setdefault(self._key(label), set()).add(label if label in exact else self.names[label])
         names = {label: name for label, name in self.names.items() if label not in exact}
         for label in written:
-            if label not in exact and label not in names:
-                matches = alike.get(_spelling_key(label, normalized=self.normalized), set())
-                if len(matches) == 1:
-                    (names[label],) = matches
+            matches = alike.get(self._key(label), set())
+            if label not in exact and label not in names and len(matches) == 1:
+                (names[label],) = matches
         return dataclasses.replace(self, names=names)
 
     def of(self, label: str) -> str | None:
-        """Return the class of a label value; None where it means unlabelled."""
+        """The class of a label; None where it means unlabelled."""
         if label in self.unlabelled or self.is_outside(label):
             return None
+        if label[:1] == "[" and label not in self.names and (listed := parse_list(label)) is not None:
+            return self.of(listed[0]) if len(listed) == 1 else label if listed else None
         return self.names.get(label) or (None if is_no_label(label) else label)
 
     def is_outside(self, label: str) -> bool:
-        """Return whether a label means none of the classes."""
-        if self.outside is None:
-            return False
-        return label == self.outside or (self.normalized and _normalize(label) == _normalize(self.outside))
+        """Whether a label means none of the classes."""
+        return self.outside is not None and (label == self.outside or self._key(label) == self._key(self.outside))
 
-    def list_merged(self, *, normalized: bool) -> list[str]:
-        """List each class with its labels and their rows where there are several.
+    def _key(self, label: str) -> str:
+        """What labels of one class have in common: 1 and 1.0, and, normalized, Card and card."""
+        plain = normalize_text(strip(label)) if self.normalized else label
+        whole = re.fullmatch(r"([+-]?\d+)(\.0+)?", plain)
+        return whole[1] if whole else plain
 
-        Either where they differ in case, spaces or Unicode form alone (`normalized`), or the others.
-        """
+    def findings(self) -> list[Finding]:
+        """The labels that are one class, written differently, and what may be wrong with labels."""
+        merged = self._list_merged(by_spelling=True)
+        why = "merged, since they differ only in case, (invisible) spaces or Unicode form; row counts in parentheses"
+        found = [decided("labels", list_some(merged), why, "--normalize-labels none", True)] if merged else []
+        for label, rows in self.missing.items():
+            if rows:
+                keep = shlex.quote(f"{label}={label}")
+                found.append(
+                    note(
+                        f"{rows} rows have the label {label!r}, which is read as missing; to keep it as a class: "
+                        f"--label-names {keep}"
+                    )
+                )
+        found += [note(f"the labels {labels} are one class") for labels in self._list_merged(by_spelling=False)]
+        for label, rows in self.rows.items():
+            if rows and not self.is_outside(label) and normalize_text(label) in _OUTSIDE:
+                flag = f"--out-of-scope-label {shlex.quote(label)}"
+                found.append(
+                    note(f"the label {label!r} ({rows}) may mean none of the other classes; if so, give {flag}")
+                )
+        return [*found, *self._describe_typos()]
+
+    def _list_merged(self, *, by_spelling: bool) -> list[str]:
+        """Each class with its labels where there are several: that differ in spelling alone, or the others."""
         ways: dict[str, list[str]] = {}
         for label, name in self.names.items():
             ways.setdefault(name, []).append(label)
         return [
-            " = ".join(f"{label!r} ({self.rows.get(label, 0)})" for label in sorted(same, key=self._most_rows_first))
+            " = ".join(
+                f"{label!r} ({self.rows.get(label, 0)})"
+                for label in sorted(same, key=lambda one: (-self.rows.get(one, 0), one))
+            )
             for same in ways.values()
-            if len(same) > 1 and normalized == (len(set(map(_normalize, same))) == 1)
-        ]
-
-    def findings(self) -> list[Finding]:
-        """List the labels that are one class, written differently, and note what may be wrong with labels."""
-        return [*self._describe_merged(), *map(note, self._notes()), *self._describe_typos()]
-
-    def _describe_merged(self) -> list[Finding]:
-        merged = self.list_merged(normalized=True)
-        if not merged:
-            return []
-        shown = list_some(merged)
-        why = "merged, since they differ only in case, (invisible) spaces or Unicode form; row counts in parentheses"
-        return [decided("labels", shown, why, "--normalize-labels none", True)]
-
-    def _notes(self) -> list[str]:
-        """Note merged labels, and label values that may mean unlabelled or were changed by a spreadsheet."""
-        lists = [label for label, name in self.names.items() if label in unwrap([label]) and label != name]
-        dates = [label for label in self.rows if _DATE.fullmatch(label)]
-        return [
-            *([f"lists of one label, such as {lists[0]}, are read as that label"] if lists else []),
-            *(
-                f"the labels {list_some(same, show=repr)} are the same number, yet different "
-                "classes; write them alike if they are one"
-                for same in self._list_equal_numbers()
-            ),
-            *(
-                f"the label {label!r} ({rows}) is read as no label; if it is one, give --label-names "
-                f"{shlex.quote(f'{label}={label}')}"
-                for label, rows in self.missing.items()
-                if rows
-            ),
-            *(f"the labels {labels} are one class" for labels in self.list_merged(normalized=False)),
-            *(
-                f"the label {label!r} of {rows} row{'s' * (rows > 1)} may mean no label; if so, give "
-                f"--unlabelled-value={shlex.quote(label)}"
-                for label, rows in self.rows.items()
-                if rows and self._may_mean_none(label)
-            ),
-            *(
-                f"the label {label!r} ({rows}) may mean none of the other classes; if so, give --out-of-scope-label "
-                f"{shlex.quote(label)}"
-                for label, rows in self.rows.items()
-                if rows and not self.is_outside(label) and normalize_text(label) in _OUTSIDE
-            ),
-            *(
-                [f"the label {dates[0]!r} looks like a date, others do not: a spreadsheet may have changed it"]
-                if 0 < len(dates) < len(self.rows)
-                else []
-            ),
+            if len(same) > 1 and by_spelling == (len({normalize_text(strip(label)) for label in same}) == 1)
         ]
 
     def _describe_typos(self) -> list[Finding]:
         """Note the labels that are spelled like a more frequent one, with the flag that merges all of them."""
-        typos = self._find_typos()
+        rows = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
+        by_rows = sorted(rows, key=lambda name: (-rows[name], name))
+        typos = {}
+        for place, typed in enumerate(by_rows[:_MOST_COMPARED]):
+            meant = next(
+                (other for other in by_rows[:place] if rows[other] > rows[typed] and is_typo(typed, other)), None
+            )
+            if meant is not None and not set(typed + meant) & set(",="):
+                typos[typed] = meant
         if not typos:
             return []
-        shown = (f"{typed!r} ({self.rows[typed]}) of {meant!r} ({self.rows[meant]})" for typed, meant in typos.items())
+        shown = [f"{typed!r} ({rows[typed]}) of {meant!r} ({rows[meant]})" for typed, meant in typos.items()]
         pairs = ",".join(f"{typed}={meant}" for typed, meant in typos.items())
         flag = f"--label-names {shlex.quote(pairs)}"
-        text = f"labels that may be typing errors: {list_some(list(shown))}; if they are, give {flag}"
-        return [Finding("note", "", text, flag)]
-
-    def _find_typos(self) -> dict[str, str]:
-        """Return labels that are spelled like one of more rows, with that one."""
-        rows = {
-            name: count
-            for name, count in self.rows.items()
-            if count and self.of(name) == name and len(name) <= _LONGEST_TYPED and not set(name) & set(",=")
-        }
-        if len(rows) > _MOST_COMPARED:
-            return {}
-        by_rows = sorted(rows, key=lambda name: (-rows[name], name))
-        return {
-            typed: meant
-            for place, typed in enumerate(by_rows)
-            for meant in reversed(by_rows[:place])  # the most frequent of several is taken
-            if (rows[meant] >= _TIMES * rows[typed] or min(len(typed), len(meant)) >= _LONG) and is_typo(typed, meant)
-        }
-
-    def _list_equal_numbers(self) -> list[list[str]]:
-        """List classes that are the same number, such as 1 and 01."""
-        numbers: dict[int, list[str]] = {}
-        for name in sorted({name for label in self.rows if (name := self.of(label)) is not None}):
-            if re.fullmatch(r"[+-]?\d{1,60}", name):
-                numbers.setdefault(int(name), []).append(name)
-        return [same for same in numbers.values() if len(same) > 1]
-
-    def _may_mean_none(self, label: str) -> bool:
-        """Return whether a label value usually means unlabelled, as -1 in most rows beside 0 and 1."""
-        if label == "-1":
-            return set(self.rows) == {"-1", "0", "1"} and self.rows["-1"] > self.rows["0"] + self.rows["1"]
-        return normalize_text(label) in _PLACEHOLDERS or _SPREADSHEET_ERROR.fullmatch(label) is not None
-
-    def _most_rows_first(self, label: str) -> tuple[int, str]:
-        return (-self.rows.get(label, 0), label)
-
-
-def find_missing(labels: Collection[str]) -> list[str]:
-    """Return the labels that are usual spellings of a missing value, such as NA; a dash where others are words."""
-    words = any(any(map(str.isalnum, label)) for label in labels) and "+" not in labels  # - may be negative
-    dashes = [
-        label
-        for label in labels
-        if words and label and all(unicodedata.category(sign) == "Pd" for sign in label.strip())
-    ]
-    return [*dashes, *(label for label in labels if normalize_text(label) in _MISSING)]
+        return [
+            Finding("note", "", f"labels that may be typing errors: {list_some(shown)}; if they are, give {flag}", flag)
+        ]
 
 
 def is_typo(typed: str, meant: str) -> bool:
-    """Return whether a name may be mistyped: one letter is wrong, missing, added or swapped, two of long names.
-
-    Names that differ in digits or by a beginning, as satisfied and unsatisfied, mean different things.
-    """
+    """Whether a name may be mistyped: it is nearly another one, and does not differ in digits or by a beginning."""
     short, long = sorted((typed.lower(), meant.lower()), key=len)
-    if len(long) - len(short) > 2 or len(short) < _FEWEST_LETTERS or long.endswith(short):
+    if not _FEWEST_LETTERS <= len(short) <= len(long) <= _LONGEST_LABEL or long.endswith(short):
         return False
     if re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
         return False
-    if (Counter(short) - Counter(long)).total() > 2:  # far faster than to count edits
-        return False
-    return _count_edits(short, long) <= (2 if len(short) >= 2 * _FEWEST_LETTERS else 1)
+    matcher = difflib.SequenceMatcher(None, short, long, autojunk=False)
+    return matcher.real_quick_ratio() >= _ALIKE <= matcher.quick_ratio() and matcher.ratio() >= _ALIKE
 
 
-def _count_edits(one: str, other: str) -> int:
-    """Return the optimal string alignment distance: the edits, and swaps of neighbours, between two strings."""
-    before, row = list[int](), list(range(len(other) + 1))
-    for i, letter in enumerate(one, start=1):
-        above, before, row = before, row, [i]
-        for j, opposite in enumerate(other, start=1):
-            edits = [before[j] + 1, row[-1] + 1, before[j - 1] + (letter != opposite)]
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == opposite:
-                edits.append(above[j - 2] + 1)
-            row.append(min(edits))
-    return row[-1]
+def find_missing(labels: Collection[str]) -> list[str]:
+    """The labels that are usual spellings of a missing value, such as NA."""
+    return [label for label in labels if normalize_text(label) in _MISSING]
 
 
 def is_no_label(cell: str) -> bool:
-    """Return whether a cell shows no label: it is empty, an empty list, or holds only invisible characters."""
-    return not _INVISIBLE.sub("", cell) or is_empty_list(cell.strip())
+    """Whether a cell shows no label: it is empty, an empty list, or holds only invisible characters."""
+    return not _INVISIBLE.sub("", cell) or (cell.strip()[:1] == "[" and parse_list(cell) == [])
 
 
-def _normalize(label: str) -> str:
-    """Normalize a label as texts are, without the invisible characters that web pages and editors leave around it."""
-    return normalize_text(_strip(label))
-
-
-def _strip(label: str) -> str:
-    """Remove spaces and invisible characters around a label, unless it holds no others."""
+def strip(label: str) -> str:
+    """A label without spaces and invisible characters around it, unless it holds no others."""
     return _INVISIBLE.sub("", label) or label.strip()
-
-
-def _spelling_key(label: str, *, normalized: bool) -> str:
-    """Return the key by which equal labels match: 1 and 1.0 are equal, and with `normalized` Card and card."""
-    plain = _normalize(label) if normalized else label
-    whole = re.fullmatch(r"([+-]?\d+)(\.0+)?", plain)
-    return whole[1] if whole else plain
-
-
-def no_such_label(value: str) -> str:
-    """Return the message for an --unlabelled-value that does not occur."""
-    return (
-        f"--unlabelled-value {value}: no row has it as its label; give a value of the label column, or drop the flag."
-    )
 
 
 def name_classes(
@@ -293,32 +210,32 @@ def name_classes(
 ) -> ClassNames:
     """Name the classes of labels, from the rows of each.
 
-    1.0 and 1 are one class where both occur, as programs write numbers differently; ["a"] is a, unless some list has
-    several labels. With `normalize` labels that differ in case, spaces or Unicode form, or in invisible characters
-    around them, are one class, named as in most rows. `requested` renames: "0=negative,1=positive". Raises InputError
-    where it names a label that does not occur, or a class twice.
+    1.0 and 1 are one class where both occur; ["a"] is a. With `normalize` labels that differ in case, spaces or Unicode
+    form are one class, named as in most rows. `requested` renames and merges: "0=negative,1=positive". Raises
+    InputError where it names a label that does not occur, or a class twice.
     """
-    class_of = {label: label for label in counts} | unwrap(counts)
+    class_of = {label: label for label in counts}
     for label in counts:
         whole = label.partition(".")[0]
+        single = parse_list(label) if label[:1] == "[" else None
         if re.fullmatch(r"[+-]?\d+\.0+", label) and whole in counts:
             class_of[label] = whole
+        elif single is not None and len(single) == 1:
+            class_of[label] = single[0]
     if normalize:
         ways: dict[str, list[str]] = {}
         for label in counts:
-            ways.setdefault(_normalize(class_of[label]), []).append(label)
+            ways.setdefault(normalize_text(strip(class_of[label])), []).append(label)
         for same in ways.values():
             best = max(same, key=lambda label: (counts[label], label))
-            class_of |= dict.fromkeys(same, _strip(class_of[best]))
-    renamed: dict[str, str] = {}
-    if requested is not None:
-        renamed = _parse_renames(requested)
-        unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
-        if unknown:
-            raise InputError(
-                f"--label-names: not a label in --data: {', '.join(map(repr, unknown))}; expected some of "
-                f"{', '.join(map(repr, sorted(set(class_of.values()))[:10]))}."
-            )
+            class_of |= dict.fromkeys(same, strip(class_of[best]))
+    renamed = _parse_renames(requested) if requested is not None else {}
+    unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
+    if unknown:
+        raise InputError(
+            f"--label-names: not a label in --data: {list_some(unknown, show=repr)}; expected some of "
+            f"{list_some(sorted(set(class_of.values())), show=repr, most=_LISTED)}."
+        )
     new: dict[str, str] = {}
     for old, name in renamed.items():
         if new.setdefault(class_of.get(old, old), name) != name:
@@ -340,10 +257,156 @@ def _parse_renames(text: str) -> dict[str, str]:
     return names
 
 
+def parse_separator(flag: str) -> str:
+    """The separator that --label-separator names."""
+    return _NAMES.get(flag, flag)
+
+
+def find_separator(cells: Mapping[str, int], known: Collection[str] = ()) -> str | Question | None:
+    """What separates the labels of a column's cells, given with their rows; None where each is one label.
+
+    Lists are told by their brackets. Else the parts of cells with several labels recur in other cells. Where every cell
+    has the same number of parts, they are one name, or a question if a part comes in two places or they combine at
+    will. So are two separators that fit, and other signs than `SEPARATORS`. Cells that are `known` labels of a model
+    are not divided.
+    """
+    cells = {cell: rows for cell, rows in cells.items() if cell and cell not in known}
+    lists = [parsed for cell in cells if cell[0] == "[" and (parsed := parse_list(cell)) is not None]
+    if any(len(parsed) > 1 for parsed in lists):
+        if len(lists) == len(cells) > 1 and len(set(map(len, lists))) == 1:
+            return _ask(cells, [])
+        return BRACKETS
+    fitting, doubtful = list[str](), list[str]()
+    for separator in SEPARATORS:
+        verdict = _rate_separator(cells, separator, known)
+        (fitting if verdict is True else doubtful if verdict is None else []).append(separator)
+    if len(fitting) == 1 and not doubtful:
+        return fitting[0]
+    if fitting or doubtful:
+        return _ask(
+            [cell for cell in cells if any(sign in cell for sign in (*fitting, *doubtful))], [*fitting, *doubtful]
+        )
+    signs = Counter(sign for cell in cells for sign in set(_BETWEEN.findall(cell)))
+    others = [sign for sign, _ in signs.most_common(_MOST_SIGNS) if _rate_separator(cells, sign, known) is not False]
+    return _ask([cell for cell in cells if others[0] in cell], others[:1]) if others else None
+
+
+def refuse_objects(cells: Iterable[str], where: str) -> None:
+    """Raise InputError where a cell is written as an object, or as a list that is none of names."""
+    wrong = next(
+        (cell for cell in cells if (cell[:1], cell[-1:]) in (("{", "}"), ("[", "]")) and parse_list(cell) is None), None
+    )
+    if wrong is not None:
+        raise InputError(
+            f'{where} holds {wrong[:EXCERPT]!r}; expected a label, or a list of labels such as ["a", "b"]. Write it '
+            "so, name another column with --label-column, or give --task single if it is one label."
+        )
+
+
+def are_numbers_or_lists(cells: Collection[str]) -> bool:
+    """Whether cells such as 3 and 3,5 may be numbers with a decimal comma, or lists of numbers."""
+    parts = [cell.split(",") for cell in cells]
+    short = all(all(map(str.isdecimal, digits)) and max(map(len, digits)) < 3 for digits in parts)
+    pairs = [digits for digits in parts if len(digits) > 1]
+    return (
+        short
+        and bool(pairs)
+        and all(len(digits) == 2 and len(digits[1]) == 1 and len(set(digits)) == 2 for digits in pairs)
+    )
+
+
+def find_odd_row(table: Table, texts: str, label: str, classes: ClassNames, kept: Collection[str]) -> Question | None:
+    """A first or last row that may be none, such as a total or units: a class of its own beside hardly a text.
+
+    `kept` are labels that --label-names keeps.
+    """
+    counts, ends = (
+        class_counts(table, label, classes),
+        {*range(min(5, len(table))), *range(max(0, len(table) - 5), len(table))},
+    )
+    rows = np.array(sorted(ends), dtype=np.int64)
+    usual = float(np.median(table.lengths(texts)))
+    for row, cell, text in zip(rows.tolist(), table.take(label, rows), table.take(texts, rows), strict=True):
+        name = classes.of(cell)
+        if (
+            name is not None
+            and counts[name] == 1
+            and name not in kept
+            and len(text) < min(_HARDLY * usual, _LONGEST_UNIT)
+        ):
+            shown = f"{text[:EXCERPT]!r} with the label {cell[:EXCERPT]!r}"
+            question = f"{table.describe_rows([row])}: is {shown} a row of the table"
+            keep = f"--label-names {shlex.quote(f'{cell}={cell}')} to keep it"
+            return Question(question, (), (f"--unlabelled-value={shlex.quote(cell)} to leave it out", keep))
+    return None
+
+
+def _ask(cells: Iterable[str], separators: Sequence[str]) -> Question:
+    example = next(iter(cells))
+    flags = tuple(f"--label-separator {shlex.quote(sign)}" for sign in separators)
+    return Question(
+        f"is {example[:EXCERPT]!r} one label or several", (), ("--task single", *(flags or ("--task multi",)))
+    )
+
+
+def _rate_separator(cells: Mapping[str, int], separator: str, known: Collection[str]) -> bool | None:
+    """Whether a separator divides cells into sets of labels; None where that is a question."""
+    parts_of = {cell: split_cell(cell, separator) for cell in cells}
+    divided = [cell for cell, parts in parts_of.items() if len(parts) > 1]
+    if not divided:
+        return False
+    counts = Counter(part for parts in parts_of.values() for part in set(parts))
+    inside = {part for cell in divided for part in parts_of[cell]}
+    recur = sum(counts[part] > 1 or part in known for part in inside) / len(inside)
+    if max(map(len, inside)) > _LONGEST_LABEL or recur < _MAY_RECUR:
+        return False
+    if recur < _RECUR or (len(counts) >= len(cells) and any(part in cells for part in inside)):
+        return None if any(part in cells for part in inside) else False
+    cells_of: dict[str, set[str]] = {part: set() for part in inside}
+    for cell in divided:
+        for part in parts_of[cell]:
+            cells_of[part].add(cell)
+    several = [frozenset(found) for found in cells_of.values() if len(found) > 1]
+    if len(set(several)) < len(several):  # parts that always come together may be one label with a sign in it
+        return None
+    if len({len(parts) for parts in parts_of.values()}) > 1:
+        return True
+    places = [set(parts) for parts in zip(*parts_of.values(), strict=True)]
+    moves = not places[0].isdisjoint(set().union(*places[1:]))
+    # Parts that combine at will are a record; names such as "Billing - Refund" have few of all pairs.
+    return None if moves or 2 * len(parts_of) > math.prod(map(len, places)) else False
+
+
+def split_cell(cell: str, separator: str | None) -> list[str]:
+    """The labels of a cell, without empty ones; a list in brackets is parsed as JSON first."""
+    cell = cell.strip()
+    if cell[:1] == "[" and separator is not None and (parsed := parse_list(cell)) is not None:
+        return [label for label in map(str.strip, parsed) if label]
+    if separator in (None, BRACKETS) or not cell:
+        return [cell] if cell else []
+    return [label for part in cell.split(separator) if (label := part.strip())]
+
+
+def parse_list(cell: str) -> list[str] | None:
+    """The values of a list as JSON or Python writes it; None for anything else, such as a list of objects."""
+    if _NUMPY.search(cell):  # which Python reads as one string
+        return None
+    try:
+        parsed = json.loads(cell)
+    except (ValueError, RecursionError):
+        try:
+            parsed = ast.literal_eval(cell.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return None
+    if not isinstance(parsed, list) or not all(isinstance(value, str | int | float) for value in parsed):
+        return None
+    return [str(value) for value in parsed]
+
+
 def find_labels(
     table: Table, label_column: str, more: Table | None = None, classes: ClassNames | None = None
 ) -> list[str]:
-    """Return class names from all rows of `--data` and `--eval-data`, numbers first, in order.
+    """Class names from all rows of `--data` and `--eval-data`, numbers first, in order.
 
     Raises InputError for too few rows with a label, a single class, or a different value in every row.
     """
@@ -359,6 +422,12 @@ def find_labels(
             f"{table.path}: expected at least two classes in column {label_column!r}. "
             f"Got only {next(iter(names))!r} in {rows} of {len(table)} rows instead; name another column with "
             "--label-column, or write a class into empty cells."
+        )
+    if len(names) > 2 and all(parse_mark(name) is not None for name in names):
+        same = ",".join(f"{name}={'yes' if parse_mark(name) else 'no'}" for name in sorted(names))
+        raise InputError(
+            f"{table.path}: column {label_column!r} says yes or no in several ways: "
+            f"{list_some(sorted(names), show=repr)}. Give --label-names {shlex.quote(same)}."
         )
     if max(counts.values()) < 2:
         raise InputError(
@@ -378,16 +447,16 @@ def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, in
     return dict(counts)
 
 
-def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
-    """List the labels with most rows, and their rows."""
-    order = np.argsort(-counts, kind="stable").tolist()
-    return list_some([f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]], len(order), most=_LISTED)
-
-
 def value_counts(table: Table, column: str) -> dict[str, int]:
     """Count the rows of each value of a column."""
-    pairs = pc.value_counts(table.arrow.column(column)).to_pylist()
-    return {pair["values"]: pair["counts"] for pair in pairs}
+    values, numbers = table.dictionary_encode(column)
+    return dict(zip(values, np.bincount(numbers, minlength=len(values)).tolist(), strict=True))
+
+
+def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
+    """The labels with most rows, and their rows."""
+    order = np.argsort(-counts, kind="stable").tolist()
+    return list_some([f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]], len(order), most=_LISTED)
 
 
 def refuse_unknown(
@@ -401,39 +470,35 @@ def refuse_unknown(
 
     `places` are those of each label among the column's distinct cells, `numbers` (rows,) the place of each row's cell.
     """
-    # Of the labels that are shown: each is a pass over the rows.
-    rows_of = {name: np.flatnonzero(np.isin(numbers, places[name])).tolist() for name in list(places)[:SHOWN]}
+    if not places:
+        return
+    # Each example costs a pass over the rows, so only shown labels get one.
+    shown = {name: np.flatnonzero(np.isin(numbers, places[name])).tolist() for name in list(places)[:SHOWN]}
     expected = f"expected one of {list_some(labels, show=repr, most=_LISTED)}"
     if len(places) > SHOWN:
-        where = table.describe_row_groups([rows[:1] for rows in rows_of.values()])
-        listed = [f"{name[:EXCERPT]!r} ({place})" for name, place in zip(rows_of, where, strict=True)]
+        listed = [f"{name[:EXCERPT]!r} ({table.describe_rows(rows[:1])})" for name, rows in shown.items()]
         hint = " Do its columns differ from those of the training table?" if len(places) > len(labels) else ""
         raise InputError(
             f"{table.path}: {len(places)} labels are in no row of {known_from}: {list_some(listed, len(places))}; "
             f"{expected}.{hint}"
         )
-    if rows_of:
-        raise InputError(
-            *(
-                f"{table.describe_rows(rows)}: the label {name!r} is in no row of {known_from}; {expected}."
-                for name, rows in rows_of.items()
-            )
+    raise InputError(
+        *(
+            f"{table.describe_rows(rows)}: the label {name!r} is in no row of {known_from}; {expected}."
+            for name, rows in shown.items()
         )
+    )
 
 
-def case_variants(labels: list[str]) -> list[tuple[str, str]]:
-    """Return pairs of class names that differ only in case, spaces or Unicode form, as typing errors do."""
-    seen: dict[str, str] = {}
-    pairs: list[tuple[str, str]] = []
-    for name in labels:
-        first = seen.setdefault(normalize_text(name), name)
-        if first != name:
-            pairs.append((first, name))
-    return pairs
+def no_such_label(value: str) -> str:
+    """The message for an --unlabelled-value that does not occur."""
+    return (
+        f"--unlabelled-value {value}: no row has it as its label; give a value of the label column, or drop the flag."
+    )
 
 
 def label_sort_key(name: str) -> tuple[int, float, str]:
-    """Return a key that sorts numbers first, by value, then names."""
+    """A key that sorts numbers first, by value, then names."""
     try:
         number = float(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Measure the columns of a table, from a sample of its rows: numbers without opinions."""
+"""Measures of a column: what its cells look like, and what the texts tell of it. No names, no opinions."""
 
 from __future__ import annotations
 
@@ -9,79 +9,112 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from classify.tables.names import is_split_word, normalize_name
 from classify.tables.table import Table
+from classify.tables.text_hashes import normalize_text
 
-# Rows of the sample, spread evenly: a table may be sorted.
-SAMPLE = 5_000
-# In scripts without spaces between words a word has about four letters.
-_LETTERS_PER_WORD = 4
+# Rows of the sample, spread evenly, since a table may be sorted.
+SAMPLE = 2_000
+# Share of cells that must look alike.
+MOST = 0.95
+# In scripts without spaces between words a word has about two letters to four.
+_LETTERS_PER_WORD = 3
 _EXAMPLE = 40
-# Rows by which it is measured what texts tell, and standard deviations of chance that the share must be above it.
-_PREDICTED_ROWS, _SURE = 400, 2.5
 _UNSPACED = re.compile("[\u0e00-\u0eff\u2e80-\u9fff\uac00-\ud7af]")
-
-MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 _DATE = re.compile(
     rf"\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T,].{{0,40}})?|\d{{1,2}}:\d{{2}}(:\d{{2}})?( ?[ap]m)?"
-    rf"|((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?(\d{{1,2}}[ /.-]{MONTH}[a-z]*|{MONTH}[a-z]* \d{{1,2}})"
-    r"\b(?=.*\d).{0,40}|\d{4}年\d{1,2}月(\d{1,2}日)?",
+    rf"|(\w{{3,9}},? )?(\d{{1,2}}[ /.-]{_MONTH}[a-z]*|{_MONTH}[a-z]* \d{{1,2}})\b(?=.*\d).{{0,40}}"
+    r"|\d{4}年\d{1,2}月(\d{1,2}日)?",
     re.IGNORECASE,
 )
-_LINK = re.compile(r"\S+@\S+\.\w+|(https?://|www\.)\S+|([a-z]:)?[\w.%+ -]*([\\/][\w.%+ -]+)+", re.IGNORECASE)
-_OBJECT = re.compile(r"(\[\s*)?\{\s*[\"'].*[\]}]|\{.*\}", re.DOTALL)
+_LINK = re.compile(r"\S+@\S+\.\w+|(https?://|www\.)\S+|([a-z]:)?[\w.%+ -]*([\\/][\w.%+-]+){2,}", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
+_OBJECT = re.compile(r"\{.*\}|\[\s*[\[{].*\]", re.DOTALL)
+_LIST = re.compile(r"""\[\s*["'].*\]""", re.DOTALL)
 _CODE = re.compile(r"(?=\S*\d)[!-~]+")
-# Not a text that begins and ends with a mark, as [CLS] and [SEP].
-_LIST = re.compile(r"""\[([^\[\]]*|\s*["'\[{].*)\]""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-# Usual spellings of a missing value.
-MISSING = frozenset(
-    {"nan", "nat", "null", "(null)", "\\n", "none", "n/a", "na", "#n/a", "<na>", "(blank)", "-", "--", "?"}
+# Cells of a column that says whether each row has a label.
+_NO = frozenset(
+    [
+        "0",
+        "0.0",
+        "false",
+        "no",
+        "n",
+        "falsch",
+        "nein",
+        "faux",
+        "non",
+        "falso",
+        "não",
+        "fałsz",
+        "nie",
+        "onwaar",
+        "nee",
+        "ложь",
+        "нет",
+        "否",
+    ]
 )
-# Cells of a label's own column: whether the row has the label.
-_NO = "0 0.0 false no falsch nein faux non falso não fałsz nie onwaar nee ложь нет 否"
-_YES = "1 1.0 true yes x ✓ ✔ wahr ja vrai oui verdadero sí vero verdadeiro sim prawda tak waar да 是"
-_MARKS = {**dict.fromkeys(_NO.split(), False), **dict.fromkeys(_YES.split(), True)}
+_YES = frozenset(
+    [
+        "1",
+        "1.0",
+        "true",
+        "yes",
+        "y",
+        "x",
+        "✓",
+        "✔",
+        "wahr",
+        "ja",
+        "vrai",
+        "oui",
+        "verdadero",
+        "sí",
+        "vero",
+        "verdadeiro",
+        "sim",
+        "prawda",
+        "tak",
+        "waar",
+        "да",
+        "是",
+    ]
+)
+# Folds of the cross-validation, and what a class counts for: rows of a class below which chance decides.
+_FOLDS = 5
+_FEWEST_ROWS = 5
+# Classes that are told apart, the most frequent ones.
+_MOST_CLASSES = 50
+# Standard errors by which texts must tell a column better than chance does.
+SURE = 2.0
 
 
 @dataclass(frozen=True)
-class ColumnProfile:
-    """Measures of a column from the non-empty `values` of `rows` sampled rows; shares are from 0 to 1."""
+class Profile:
+    """A column by the non-empty cells, `values`, of `rows` sampled rows. Shares are from 0 to 1."""
 
     name: str
     rows: int
     values: Sequence[str] = field(repr=False)
 
-    @cached_property
-    def key(self) -> str:
-        """Return the name as names of `classify.tables.names` are written."""
-        return normalize_name(self.name)
-
     @property
     def filled(self) -> float:
-        """Return the share of rows with a value."""
+        """Share of rows with a value."""
         return len(self.values) / max(1, self.rows)
 
     @cached_property
     def kinds(self) -> int:
-        """Return the number of different values."""
+        """Number of different values."""
         return len(set(self.values))
 
     @property
     def distinct(self) -> float:
-        """Return the number of different values per value."""
+        """Different values per value: 1 where all differ."""
         return self.kinds / max(1, len(self.values))
-
-    @property
-    def rows_per_value(self) -> float:
-        return len(self.values) / max(1, self.kinds)
-
-    @cached_property
-    def characters(self) -> float:
-        """Return the mean number of characters."""
-        return sum(map(len, self.values)) / max(1, len(self.values))
 
     @cached_property
     def longest(self) -> int:
@@ -89,138 +122,156 @@ class ColumnProfile:
 
     @cached_property
     def words(self) -> float:
-        """Return the mean number of words; in scripts without spaces, estimated from the letters."""
-        count = sum(len(value.split()) for value in self.values) / max(1, len(self.values))
-        return max(count, self.characters / _LETTERS_PER_WORD) if self.share(_UNSPACED.search) > 0.5 else count
+        """Mean number of words; in scripts without spaces, estimated from the letters."""
+        return sum(map(count_words, self.values)) / max(1, len(self.values))
 
     @cached_property
     def numeric(self) -> float:
-        """Return the share of numbers, besides spellings of a missing one; decimal commas or points."""
-        values = [value for value in self.values if value.lower() not in MISSING]
-        points = _share(values, is_number)
-        return max(points, self.share(_DECIMAL_COMMA.fullmatch))
+        """Share of numbers."""
+        return self.share(lambda value: parse_number(value) is not None)
 
     @cached_property
     def fractional(self) -> float:
-        """Return the share of numbers with a fraction."""
+        """Share of numbers with a fraction."""
         return self.share(lambda value: not (parse_number(value) or 0.0).is_integer())
 
     @cached_property
-    def dates(self) -> float:
-        """Return the share of dates and times."""
-        return self.share(_DATE.fullmatch)
-
-    @cached_property
-    def links(self) -> float:
-        """Return the share of addresses and paths."""
-        return self.share(_LINK.fullmatch)
-
-    @cached_property
-    def objects(self) -> float:
-        """Return the share of objects of JSON, and lists of them."""
-        return self.share(_OBJECT.fullmatch)
-
-    @cached_property
-    def lists(self) -> float:
-        """Return the share of lists in brackets."""
-        return self.share(_LIST.fullmatch)
-
-    @cached_property
-    def codes(self) -> float:
-        """Return the share of words with a digit."""
-        return self.share(_CODE.fullmatch)
-
-    @cached_property
     def marks(self) -> float:
-        """Return the share of cells that say yes or no."""
+        """Share of 0 and 1, no and yes."""
         return self.share(lambda value: parse_mark(value) is not None)
 
     @cached_property
-    def splits(self) -> float:
-        """Return the share of names of splits, such as train."""
-        return self.share(is_split_word)
+    def unreadable(self) -> float:
+        """Share of dates, links or objects, whichever is largest: neither texts nor names."""
+        return max(self.share(pattern.fullmatch) for pattern in (_DATE, _LINK, _OBJECT))
+
+    @cached_property
+    def codes(self) -> float:
+        """Share of single words with a digit."""
+        return self.share(_CODE.fullmatch)
+
+    @cached_property
+    def markup(self) -> float:
+        """Share of values with tags of HTML or XML."""
+        return self.share(_MARKUP.search)
+
+    @property
+    def is_numeric(self) -> bool:
+        return bool(self.values) and self.numeric >= MOST
+
+    @property
+    def is_score(self) -> bool:
+        """Whether values are numbers on a scale: many kinds, with fractions; numbers such as 038.9 are codes."""
+        codes = any(len(value) > 1 and value[0] == "0" and value[1].isdigit() for value in self.values)
+        return self.is_numeric and self.kinds > 10 and self.fractional > 0.1 and not (codes and self.distinct < 0.5)
+
+    @property
+    def could_be_text(self) -> bool:
+        """Whether values may be texts, however short."""
+        is_other = max(self.unreadable, self.codes, self.share(_LIST.fullmatch)) >= MOST
+        return bool(self.values) and not self.is_numeric and not is_other
+
+    @property
+    def reads_like_text(self) -> bool:
+        """Whether values have several words each, and mostly differ."""
+        return self.could_be_text and self.words >= 3 and self.distinct >= 0.5
+
+    @property
+    def recurs(self) -> bool:
+        """Whether values come again as classes do: at least two of them, each in two rows or more on average."""
+        return 2 <= self.kinds <= len(self.values) / 2 and not self.is_score
 
     @property
     def example(self) -> str:
-        """Return one value, shortened."""
-        value = " ".join(self.values[0].split()) if self.values else ""
-        return repr(value if len(value) <= _EXAMPLE else value[: _EXAMPLE - 3] + "...")
+        """The most frequent value, in quotes, cut short."""
+        if not self.values:
+            return "empty"
+        value = max(self.values, key=self.values.count) if self.kinds < 50 else self.values[0]
+        return repr(value if len(value) <= _EXAMPLE else f"{value[: _EXAMPLE - 3]}...")
 
     def share(self, holds: Callable[[str], object]) -> float:
-        """Return the share of values for which something holds."""
-        return _share(self.values, holds)
+        """Share of the values for which a function is true."""
+        return sum(bool(holds(value)) for value in self.values) / len(self.values) if self.values else 0.0
 
 
-def profile(table: Table, column: str, unlabelled: str | None = None) -> ColumnProfile:
-    """Measure a column; cells that hold `unlabelled` count as empty."""
-    rows = np.linspace(0, len(table) - 1, min(len(table), SAMPLE)).astype(np.int64)
+def sample_rows(count: int, limit: int = SAMPLE) -> npt.NDArray[np.int64]:
+    """Numbers of rows, ascending, spread evenly over `count`."""
+    return np.linspace(0, max(0, count - 1), min(count, limit)).astype(np.int64)
+
+
+def profile(table: Table, column: str, missing: str | None = None) -> Profile:
+    """Measure a column on a sample of its rows; cells equal to `missing` count as empty."""
+    rows = sample_rows(len(table))
     values = (value.strip() for value in table.take(column, rows))
-    return ColumnProfile(column, len(rows), [value for value in values if value and value != unlabelled])
+    return Profile(column, len(rows), [value for value in values if value and value != missing])
 
 
-def measure_predictable(texts: Sequence[str], classes: Sequence[str]) -> float:
-    """Return how well the words of the texts predict a column's classes: 0 by chance, 1 all of them.
+def measure_told(texts: Sequence[str], classes: Sequence[str]) -> float:
+    """How far the texts tell a column's values better than chance does, in standard errors.
 
-    The share of rows that a naive Bayes of words gets right of those that the commonest class does not, each row kept
-    out of its model (McCallum and Nigam, 1998, "A Comparison of Event Models for Naive Bayes Text Classification");
-    0 where that may be chance.
+    A naive Bayes of words (McCallum and Nigam, 1998), cross-validated: the mean over classes of the share of their rows
+    that it gets right, less the share that guessing would. Classes count alike, since most rows of one class can be
+    right without reading a text. Copies of a text count once: they would tell anything.
     """
-    rows = np.linspace(0, len(texts) - 1, min(len(texts), _PREDICTED_ROWS)).astype(int).tolist()
-    number_of: dict[str, int] = {}
-    words = [sorted({number_of.setdefault(word, len(number_of)) for word in _split_words(texts[row])}) for row in rows]
-    has = np.zeros((len(rows), len(number_of) + 1), dtype=np.float32)
-    for row, numbers in enumerate(words):
-        has[row, numbers] = 1
+    first = {normalize_text(text): row for row, text in reversed(list(enumerate(texts)))}
+    rows = np.array(sorted(first.values()), dtype=np.int64)
     names, target = np.unique([classes[row] for row in rows], return_inverse=True)
-    is_class = np.eye(len(names), dtype=np.float32)[target]
-    others = is_class.sum(0) - is_class  # (rows, classes) rows of each class besides the row itself
-    total = has.sum(0)
-    points = np.log(np.maximum(others, 0.3))
-    for number in range(len(names)):
-        rows_with = is_class[:, number] @ has - has * is_class[:, [number]]
-        common = (total - has) / max(1, len(rows) - 1)
-        share = (rows_with + 0.3 * common + 0.02) / (others[:, [number]] + 0.34)
-        points[:, number] += (np.log(share) * has).sum(1) / np.sqrt(np.maximum(1, has.sum(1)))
-    usual = float(is_class.mean(0).max())
-    gain = float((points.argmax(1) == target).mean()) - usual
-    chance = math.sqrt(usual * (1 - usual) / len(rows))
-    return gain / (1 - usual) if usual < 1 and gain > _SURE * chance else 0.0
+    counts = np.bincount(target, minlength=1)
+    fewest = min(_FEWEST_ROWS, np.sort(counts)[-2]) if len(counts) > 1 else 0
+    counted = [number for number in np.argsort(-counts, kind="stable")[:_MOST_CLASSES] if counts[number] >= fewest]
+    if len(counted) < 2:
+        return 0.0
+    kept = np.isin(target, counted)
+    names, target = np.unique(target[kept], return_inverse=True)
+    number_of: dict[str, int] = {}
+    words = [
+        [number_of.setdefault(word, len(number_of)) for word in sorted(set(_split_words(texts[row])))]
+        for row in rows[kept].tolist()
+    ]
+    row_of = np.repeat(np.arange(len(words)), list(map(len, words)))
+    word_of = np.array([word for line in words for word in line], dtype=np.int64)
+    fold_of = np.random.default_rng(0).permutation(len(words)) % _FOLDS  # rows may come in a pattern
+    predicted = np.empty(len(words), dtype=np.int64)
+    for fold in range(_FOLDS):
+        inside = fold_of[row_of] != fold
+        pairs = target[row_of[inside]] * len(number_of) + word_of[inside]
+        has = np.bincount(pairs, minlength=len(names) * len(number_of)).reshape(len(names), -1)
+        rows_of_class = np.bincount(target[fold_of != fold], minlength=len(names))[:, None]
+        # Smoothed towards the share of all rows, so that a rare class does not win by words that it lacks.
+        common = (has.sum(0) + 0.1) / len(words)
+        weight = np.log((has + common) / (rows_of_class + 1))
+        for row in np.flatnonzero(fold_of == fold).tolist():
+            predicted[row] = weight[:, words[row]].sum(1).argmax()
+    recalls = np.array([(predicted[target == number] == number).mean() for number in range(len(names))])
+    chance = 1 / len(names)
+    error = math.sqrt(float((chance * (1 - chance) / np.bincount(target)).sum())) / len(names)
+    return float((recalls.mean() - chance) / error)
 
 
 def _split_words(text: str) -> list[str]:
-    """Return a text's words; pairs of letters where the script has no spaces."""
+    """A text's words; pairs of letters where the script has no spaces."""
     text = text.lower()
     if _UNSPACED.search(text):
         return [text[place : place + 2] for place in range(len(text) - 1)]
     return re.findall(r"\w+", text)
 
 
+def count_words(text: str) -> float:
+    """The number of words; in scripts without spaces, estimated from the letters."""
+    return max(len(text.split()), len(_UNSPACED.findall(text)) / _LETTERS_PER_WORD)
+
+
 def parse_number(text: str) -> float | None:
-    """Return the number that a text is, with a decimal point or comma; None for anything else, such as 1_2."""
+    """The number that a text is, with a decimal point or comma; None for anything else, such as 1_2 or nan."""
     text = text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
-    if "_" in text:  # which Python allows between digits
-        return None
     try:
-        return float(text)
+        number = float(text) if "_" not in text else math.nan  # which Python allows between digits
     except ValueError:
         return None
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a number with a decimal point."""
-    return "," not in text and parse_number(text) is not None
-
-
-def are_thousands(values: Sequence[str]) -> bool:
-    """Return whether values with a comma may all be thousands, as 1,234; they may be fractions as well."""
-    with_comma = [value.strip() for value in values if "," in value]
-    return bool(with_comma) and all(map(_THOUSANDS.fullmatch, with_comma))
+    return number if math.isfinite(number) else None
 
 
 def parse_mark(cell: str) -> bool | None:
-    """Return whether a cell of a label's column says 1, true, yes or x; None where it holds something else."""
-    return _MARKS.get(cell.strip().lower())
-
-
-def _share(values: Sequence[str], holds: Callable[[str], object]) -> float:
-    return sum(bool(holds(value)) for value in values) / len(values) if values else 0.0
+    """Whether a cell says 1, true, yes or x; None where it says something else."""
+    word = cell.strip().lower()
+    return True if word in _YES else False if word in _NO else None

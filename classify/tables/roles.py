@@ -1,49 +1,38 @@
-"""Find the columns of texts and labels: those that flags name, else those that names and values speak for."""
+"""Which column holds the texts and which the labels: by a flag, a known name, or what the columns measure.
+
+A column of texts has several words a cell, and the cells mostly differ. A column of labels recurs, and the texts tell
+its values better than chance does. Between two that fit, or where none does, the answer is a question.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow.compute as pc
 
 from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
-from classify.tables import names, rules
-from classify.tables.decide import Answer, Candidate, Doubt, DoubtError, T, ask, choose
-from classify.tables.derived import TextColumns
-from classify.tables.label_lists import choose_separator
-from classify.tables.names import normalize_name
-from classify.tables.profile import (
-    MISSING,
-    SAMPLE,
-    ColumnProfile,
-    measure_predictable,
-    parse_mark,
-    parse_number,
-    profile,
-)
+from classify.tables import rules
+from classify.tables.decide import Question, QuestionError
+from classify.tables.profile import SURE, Profile, measure_told, parse_number, profile, sample_rows
+from classify.tables.rules import normalize_name
 from classify.tables.split_column import SplitColumn
 from classify.tables.table import Table
 from classify.tables.text_hashes import EMPTY
+from classify.tables.texts import TextColumns
 
-# Columns that a refusal lists.
 _LISTED = 20
-# Spellings of a missing text; marks alone, such as ?, are messages of a chat.
-_MISSING_TEXTS = frozenset(text for text in MISSING if any(map(str.isalnum, text)))
-_ID = re.compile(r"(^|_)(id|uuid|guid|key)$")
-# Times as long as any other column's texts that the longest ones are.
-_LONGER = 1.5
-# Points of one column of classes beside several of 0 and 1 from which the two are a question.
-_RIVAL = 3.5
-# Share of rows that are filled in a second column of labels with the same name.
-_TWIN = 0.2
-# Fewest points of the text column and the label column, and fewest columns of 0 and 1 that are labels.
-_FEWEST_TEXT, _FEWEST_LABEL, _FEWEST_MARKS = 0.5, 2.5, 3
+# Columns of 0 and 1 from which they may be one label each.
+_FEWEST_MARKS = 3
+# Rows below which the texts can hardly tell any column.
+_FEWEST_ROWS = 50
+# Rows of a label below which it is too rare for that.
+_TOLD_ROWS = 20
+# Share of empty cells from which a column is hardly a text.
+_FEWEST_FILLED = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,13 +49,22 @@ class Columns:
 
     @property
     def text(self) -> str:
-        """Return the column that holds all of a row's text."""
+        """The column that holds all of a row's text."""
         return self.texts.whole
 
     @property
     def label(self) -> str:
-        """Return the column that holds all of a row's labels."""
+        """The column that holds all of a row's labels."""
         return ",".join(self.labels)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Columns that were taken for a role, and why; `pair` is that of a row's second text."""
+
+    names: tuple[str, ...]
+    why: str = ""
+    pair: str | None = None
 
 
 def find_columns(
@@ -77,15 +75,15 @@ def find_columns(
     delimiter: str = " ",
     unlabelled: str | None = None,
 ) -> Columns:
-    """Return the columns that flags name, or that names and values leave no doubt about.
+    """The columns that flags name, or that names and values leave no doubt about.
 
     `text_column` and `label_column` may name several, separated by commas; cells equal to `unlabelled` are no labels.
-    Raises InputError with every fault of a flag, or DoubtError with the candidates.
+    Raises InputError with every fault of a flag, QuestionError with the candidates.
     """
     faults = ErrorList()
-    fields = _parse_columns(table, text_column, "--text-column", faults)
-    labels = _parse_columns(table, label_column, "--label-column", faults)
-    pair = _parse_columns(table, pair_column, "--text-pair-column", faults)
+    fields = parse_columns(table, text_column, "--text-column", faults)
+    labels = parse_columns(table, label_column, "--label-column", faults)
+    pair = parse_columns(table, pair_column, "--text-pair-column", faults)
     named = [*fields, *pair, *labels]
     faults += [
         f"flags name the column {name!r} of {table.path} twice; give different columns."
@@ -93,16 +91,28 @@ def find_columns(
         if named.count(name) > 1
     ]
     if len(table.columns) < 2 and not faults:
-        got = f"the one column {table.columns[0]!r}" if table.columns else "no column with values"
         faults.append(
-            f"{table.path}: expected a column with texts and one with labels. Got {got} instead; give labels in a "
-            "separate file with --labels."
+            f"{table.path}: expected a column with texts and one with labels. Got the one column {table.columns[0]!r}."
         )
     faults.raise_if_any()
-    if len(labels) == 1:
-        labels += _find_twins(table, labels[0])
-    given_texts = TextColumns(tuple(fields), pair[0] if pair else None, delimiter)
-    return _Search(table, given_texts, tuple(labels), unlabelled).choose()
+    search = _Search(table, tuple(fields), tuple(pair), tuple(labels), unlabelled)
+    text = _Choice(tuple(fields)) if fields else search.find_texts()
+    chosen = TextColumns((), None, delimiter)
+    if not isinstance(text, Question):
+        chosen = TextColumns(text.names, pair[0] if pair else text.pair, delimiter)
+    label = _Choice(tuple(labels)) if labels else search.find_labels(chosen.named)
+    if isinstance(text, Question) or isinstance(label, Question):
+        raise QuestionError(table.path, [one for one in (text, label) if isinstance(one, Question)], search.hint)
+    findings = [
+        decided(f"{role} column{'s' * (len(choice.names) > 1)}", ", ".join(choice.names), choice.why, flag, printed)
+        for role, choice, flag, printed in (
+            ("text", text, "--text-column", False), ("label", label, "--label-column", "named" not in label.why),
+        )
+        if choice.why
+    ]  # fmt: skip
+    if not fields:
+        findings += search.note_unread({*chosen.named, *label.names}, chosen)
+    return Columns(chosen, label.names, tuple(findings))
 
 
 @dataclass(frozen=True)
@@ -110,295 +120,219 @@ class _Search:
     """The columns of a table, some of which flags name."""
 
     table: Table
-    given_texts: TextColumns
+    given_texts: tuple[str, ...]
+    given_pair: tuple[str, ...]
     given_labels: tuple[str, ...]
     unlabelled: str | None
 
     @cached_property
-    def free(self) -> dict[str, ColumnProfile]:
-        """Return the profiles of the columns that no flag names."""
-        taken = (*self.given_texts.named, *self.given_labels)
+    def free(self) -> dict[str, Profile]:
+        """The profiles of the columns that no flag names."""
+        taken = (*self.given_texts, *self.given_pair, *self.given_labels)
         return {name: profile(self.table, name, self.unlabelled) for name in self.table.columns if name not in taken}
 
-    def choose(self) -> Columns:
-        """Choose both roles together: a column cannot have both. Raises DoubtError."""
-        texts = [] if self.given_texts.fields else self._text_candidates()
-        labels = [] if self.given_labels else self._label_candidates()
-        text = choose("the text column", _without_rivals(texts, labels), _FEWEST_TEXT) if texts else None
-        columns = text.value if isinstance(text, Answer) else self.given_texts
-        labels = [candidate for candidate in labels if {*candidate.value}.isdisjoint(columns.named)]
-        if not (self.given_labels or labels):
+    @property
+    def hint(self) -> str:
+        return "" if self.table.has_names else "There is no header: columns are numbered."
+
+    @cached_property
+    def long_texts(self) -> list[str]:
+        """The columns that read like texts, those without markup if there are any."""
+        texts = [
+            name for name, column in self.free.items() if column.reads_like_text and column.filled >= _FEWEST_FILLED
+        ]
+        plain = [name for name in texts if self.free[name].markup < 0.5]
+        return plain or texts
+
+    def find_texts(self) -> _Choice | Question:
+        """The text column, or the two of a pair."""
+        usable = {name: column for name, column in self.free.items() if column.could_be_text and column.kinds > 1}
+        pair = self._find_pair(usable)
+        if pair is not None:
+            return pair
+        for is_known in (rules.is_named, rules.has_word):
+            named = [
+                name
+                for name in usable
+                if is_known(name, "text") and (usable[name].distinct >= 0.25 or usable[name].words >= 3)
+            ]
+            if len(named) == 1:
+                return _Choice((named[0],), "named so")
+            if named:
+                return self._ask_texts(named)
+        texts = [name for name in self.long_texts if not rules.is_named(name, "title")] or self.long_texts
+        if len(texts) == 1:
+            return _Choice((texts[0],), "the only column that reads like texts")
+        if texts:
+            return self._ask_texts(texts)
+        short = [name for name, column in usable.items() if column.distinct >= 0.5 and column.filled >= _FEWEST_FILLED]
+        if len(short) == 1:
+            return _Choice((short[0],), "the only column whose values mostly differ")
+        return self._ask_texts(short or list(usable) or list(self.free))
+
+    def _find_pair(self, usable: dict[str, Profile]) -> _Choice | None:
+        by_key = {normalize_name(name): name for name in (*usable, *self.given_pair)}
+        for first, second in rules.pairs():
+            if first in by_key and second in by_key and self.given_pair in ((), (by_key[second],)):
+                return _Choice((by_key[first],), "named as a pair", by_key[second])
+        return None
+
+    def _ask_texts(self, names: Sequence[str]) -> Question:
+        ordered = sorted(names, key=lambda name: -self.free[name].words)
+        shown = tuple(f"{_quote(name)} (e.g. {self.free[name].example})" for name in ordered)
+        if not ordered:
             raise InputError(
-                f"{self.table.path}: no column is left for the labels beside {_list_columns(self.table)}; give a table "
-                "with labels, or a file of them with --labels."
+                f"{self.table.path}: no column of texts is left beside the others; it has {_list(self.table)}."
             )
-        label = self._choose_label(labels, columns) if labels else None
-        if doubts := [answer for answer in (text, label) if isinstance(answer, Doubt)]:
-            hint = "" if self.table.has_names else "There is no header: columns are numbered."
-            raise DoubtError(self.table.path, doubts, hint)
-        findings = []
-        for what, answer in (("text", text), ("label", label)):
-            if isinstance(answer, Answer):
-                value = answer.value.named if isinstance(answer.value, TextColumns) else answer.value
-                plural = f"{what} columns" if len(value) > 1 else f"{what} column"
-                findings.append(decided(plural, ", ".join(value), answer.why, f"--{what}-column", not answer.clear))
-        labels_found = label.value if isinstance(label, Answer) else self.given_labels
-        if isinstance(text, Answer):
-            findings += self._note_titles({*columns.named, *labels_found}, columns)
-        return Columns(columns, labels_found, tuple(findings))
+        flags = [f"--text-column {_quote(ordered[0])}"]
+        if len(ordered) > 1 and self.free[ordered[1]].could_be_text:
+            flags.append(f"both as {_quote(','.join(ordered[:2]))}")
+            flags.append(f"--text-column {_quote(ordered[0])} --text-pair-column {_quote(ordered[1])} for a pair")
+        return Question("which column has the texts", shown, tuple(flags))
 
-    def _note_titles(self, used: set[str], texts: TextColumns) -> list[Finding]:
-        """Note a column of titles or subjects that is not read beside the one text column."""
-        titles = [
-            name
+    def find_labels(self, texts: Sequence[str]) -> _Choice | Question:
+        """The label column, or several of 0 and 1, beside these texts."""
+        free = {
+            name: column
             for name, column in self.free.items()
-            if name not in used and column.key in names.TITLE_NAMES and rules.reads_like_text(column)
-        ]
-        if not titles or len(texts.named) > 1:
-            return []
-        both = _quote(",".join([*titles, *texts.fields]))
-        return [note(f"column {titles[0]!r} is not read; --text-column {both} joins them", self.table.path)]
-
-    def _text_candidates(self) -> list[Candidate[TextColumns]]:
-        """Weigh each free column as the text, and the columns of each usual pair."""
-        pair, delimiter = self.given_texts.pair, self.given_texts.delimiter
-        points = {name: rules.weigh(column, rules.TEXT) for name, column in self.free.items()}
-        texts = [column for column in self.free.values() if rules.reads_like_text(column)]
-        pairs = self._pairs()
-        candidates = []
-        for first, last in pairs:
-            flag = f"--text-column {_quote(first)} --text-pair-column {_quote(last)}"
-            least = min(points[name][0] for name in (first, last) if name in points)
-            value = TextColumns((first,), last, delimiter)
-            candidates.append(
-                _support(Candidate(value, least, f"{first} and {last} as a pair", flag), "names of a pair")
-            )
-        for name, column in self.free.items():
-            weight, reasons = points[name]
-            longer = all(column.characters > _LONGER * text.characters for text in texts if text is not column)
-            if not any(name in both for both in pairs) or column.key == names.TEXT:
-                value = TextColumns((name,), pair, delimiter)
-                shown = f"{_quote(name)} (e.g. {column.example})"
-                candidate = Candidate(value, weight, shown, f"--text-column {_quote(name)}", reasons)
-                is_longest = column in texts and longer and len(texts) > 1
-                candidates.append(_support(candidate, "the longest texts") if is_longest else candidate)
-        return candidates
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        """Return the columns of texts that have the names of a pair; a flag may name the second."""
-        by_key = {normalize_name(name): name for name in (*self.free, *filter(None, [self.given_texts.pair]))}
-        pairs = [
-            (by_key[first], by_key[last]) for first, last in names.TEXT_PAIR_NAMES if {first, last} <= by_key.keys()
-        ]
-        fits = [
-            pair for pair in pairs if all(rules.could_be_text(self.free[name]) for name in pair if name in self.free)
-        ]
-        return [pair for pair in fits if self.given_texts.pair in (None, pair[1])]
-
-    def _label_candidates(self) -> list[Candidate[tuple[str, ...]]]:
-        """Weigh each free column as the label, and all columns of 0 and 1 together."""
-        marks = self._find_marks()
-        has_pair = any(rules.is_score(column) for column in self.free.values()) and self._pairs()
-        candidates: list[Candidate[tuple[str, ...]]] = []
-        for name, column in self.free.items():
-            if name in marks:
-                continue
-            weight, reasons = rules.weigh(column, rules.LABEL)
-            shown = f"{_quote(name)} ({column.kinds} value{'s' * (column.kinds != 1)}, e.g. {column.example})"
-            candidate = Candidate[tuple[str, ...]]((name,), weight, shown, f"--label-column {_quote(name)}", reasons)
-            if column.distinct > 0.25 and not rules.reads_like_text(column) and self._holds_lists(column):
-                candidate = _support(candidate, "parts of its cells recur")
-            if has_pair and rules.is_score(column):
-                candidate = _support(candidate, "numbers with fractions beside a pair of texts")
-            candidates.append(candidate)
-        if marks:
-            flag = f"--label-column {_quote(','.join(marks))}"
-            why = f"{len(marks)} columns of yes and no"
-            rivals = [c.points for c in candidates if self.free[c.value[0]].key not in names.LABEL_NAMES]
-            best = max(rivals, default=0.0)
-            points = best if best >= _RIVAL else rules.ROLES["several columns of yes and no"]
-            candidates.append(Candidate(tuple(marks), points, why, flag, (why,)))
-        return candidates
-
-    def _holds_lists(self, column: ColumnProfile) -> bool:
-        if rules.is_numeric(column) or rules.is_nothing_to_read(column):
-            return False
-        answer = choose_separator(Counter(column.values))
-        return isinstance(answer, Answer) and answer.value is not None
-
-    def _find_marks(self) -> list[str]:
-        """Return the columns of 0 and 1 (or no and yes) that may each be a label; some may hold only one of them."""
-        fitting = {
-            name: frozenset(value.lower() for value in column.values)
-            for name, column in self.free.items()
-            if column.marks == 1 and column.key not in names.LABEL_NAMES | names.CATEGORY_NAMES
+            if name not in texts
+            and (column.kinds > 1 or rules.is_named(name, "label"))
+            and column.unreadable < 0.95
+            and not self._is_id(column)
         }
-        fitting = {name: cells for name, cells in fitting.items() if not names.has_word(name, names.FLAG_WORDS)}
-        varying = [cells for name, cells in fitting.items() if self._varies(name, cells)]
-        usual = max(varying, key=varying.count, default=frozenset())
-        alike = [name for name, cells in fitting.items() if cells <= usual]
-        verbs = [normalize_name(name).startswith(("is_", "has_", "from_")) for name in alike]
-        enough = sum(self._varies(name, fitting[name]) for name in alike) >= _FEWEST_MARKS
-        return alike if enough and any(verbs) == all(verbs) else []
+        named = self._find_named(free)
+        if len(named) > 1:
+            return self._ask_labels(free, named)
+        predicted = [name for name, column in self.free.items() if rules.is_named(name, "prediction") and column.recurs]
+        if predicted:  # labels only once somebody has corrected them
+            return self._ask_labels(self.free, [name for name in predicted if normalize_name(name) != "confidence"])
+        fitting = {name: column for name, column in free.items() if column.recurs or column.is_score}
+        fitting = {name: column for name, column in fitting.items() if not self._is_text(column)}
+        if not fitting and not named:
+            return self._ask_labels(free, list(free))
+        if len(fitting) == 1 and len(free) == 1 and not named:
+            return _Choice((next(iter(fitting)),), "the only column that is left")
+        told = dict.fromkeys(fitting, SURE)
+        if texts and len(self.table) >= _FEWEST_ROWS:
+            told = {name: self._told(name, texts) for name in fitting}
+        better = [name for name in fitting if told[name] >= SURE]
+        if named and (told.get(named[0], SURE) >= SURE or not better):
+            return _Choice((named[0],), "named so")
+        if named:  # though the texts do not tell it, but others
+            return self._ask_labels(free, [*named, *better])
+        marks = [name for name, column in fitting.items() if column.marks == 1]
+        others = [name for name in fitting if name not in marks and told[name] >= SURE]
+        if len(marks) >= _FEWEST_MARKS and not others:
+            return self._choose_marks(marks, told)
+        fitting_names = [name for name in fitting if told[name] >= SURE]
+        if len(fitting_names) == 1:
+            return _Choice((fitting_names[0],), "the only column that the texts tell")
+        return self._ask_labels(free, fitting_names or list(fitting), marks if len(marks) >= _FEWEST_MARKS else ())
 
-    def _varies(self, name: str, cells: frozenset[str]) -> bool:
-        """Return whether a column says yes in some rows and no in others, be it by an empty cell."""
-        marks = set(map(parse_mark, cells))
-        return marks == {True, False} or (marks == {True} and self.free[name].filled < 1)
+    def _find_named(self, free: dict[str, Profile]) -> list[str]:
+        """The columns with a known name of labels, and those that repeat one's name."""
+        named = [name for name in free if rules.is_named(name, "label") and not free[name].reads_like_text]
+        return named + [name for one in named for name in self.free if re.fullmatch(rf"{re.escape(one)}\.\d+", name)]
 
-    def _weigh_told(
-        self, candidates: list[Candidate[tuple[str, ...]]], texts: TextColumns
-    ) -> list[Candidate[tuple[str, ...]]]:
-        """Add what the texts tell about each candidate's classes, where there are several candidates."""
-        if len(candidates) == 1:
-            only = candidates[0]
-            return [_support(only, "the only column that is left")]
-        likely = [
-            candidate
-            for candidate in candidates
-            if candidate.points > 0 and self.free[candidate.value[0]].key not in rules.LABEL_NAMES
-        ]
-        if not likely or not texts.fields:
-            return candidates
-        rows = np.linspace(0, len(self.table) - 1, min(len(self.table), SAMPLE)).astype(np.int64)
-        text = self.table.take(texts.fields[0], rows)
-        weighed = []
-        for candidate in candidates:
-            if candidate in likely:
-                cells = self.table.take(candidate.value[0], rows)
-                if rules.is_score(self.free[candidate.value[0]]):
-                    numbers = [parse_number(cell.strip()) for cell in cells]
-                    middle = np.median([number for number in numbers if number is not None])
-                    cells = ["" if number is None else str(number > middle) for number in numbers]
-                filled = [row for row, cell in enumerate(cells) if cell.strip()]
-                share = measure_predictable([text[row] for row in filled], [cells[row] for row in filled])
-                candidate = _support(candidate, "the words of the texts predict it", share)
-            weighed.append(candidate)
-        return weighed
+    def _is_text(self, column: Profile) -> bool:
+        """Whether a column is of texts or titles, by its name or its values."""
+        return column.reads_like_text or rules.is_named(column.name, "text") or rules.is_named(column.name, "title")
 
-    def _choose_label(
-        self, candidates: list[Candidate[tuple[str, ...]]], texts: TextColumns
-    ) -> Answer[tuple[str, ...]] | Doubt:
-        """Choose the label; where a column named label could be it, no other is taken."""
-        candidates = self._weigh_told(candidates, texts)
-        answer = choose("the label column", candidates, _FEWEST_LABEL)
-        if isinstance(answer, Doubt):
-            if texts.fields and all(self.free[candidate.value[0]].kinds < 2 for candidate in candidates):
-                name = max(candidates, key=lambda candidate: candidate.points).value[0]
-                raise InputError(
-                    f"{self.table.path}: expected at least two classes in column {name!r}. Got {self.free[name].kinds} "
-                    "instead; name another column with --label-column."
-                )
-            return answer
-        twins = _find_twins(self.table, answer.value[0])
-        if any(self.free[name].filled > _TWIN for name in twins if name in self.free):
-            shown = tuple(map(_quote, (*answer.value, *twins)))
-            return Doubt(
-                "the label column, of several with one name", shown, f"--label-column {_quote(answer.value[0])}"
+    def _choose_marks(self, marks: Sequence[str], told: dict[str, float]) -> _Choice | Question:
+        """Several columns of 0 and 1 are labels where the texts tell each of them, but for those too rare to say."""
+        common = [name for name in marks if self._rarer_rows(name) >= _TOLD_ROWS]
+        if len(common) > 1 and all(told[name] >= SURE for name in common):
+            return _Choice(tuple(marks), f"{len(marks)} columns of 0 and 1 that the texts tell")
+        free = {name: self.free[name] for name in marks}
+        return self._ask_labels(free, [name for name in marks if told[name] >= SURE] or marks, marks)
+
+    def _rarer_rows(self, name: str) -> int:
+        """The rows of a column's rarer value in the sample."""
+        values = self.free[name].values
+        return min(len(values) - values.count(values[0]), values.count(values[0]))
+
+    def _told(self, name: str, texts: Sequence[str]) -> float:
+        """How surely the texts tell a column's values; of scores, which half they are in."""
+        rows = sample_rows(len(self.table))
+        cells = [cell.strip() for cell in self.table.take(name, rows)]
+        if self.free[name].is_score:
+            numbers = [parse_number(cell) for cell in cells]
+            middle = np.median([number for number in numbers if number is not None])
+            cells = ["" if number is None else str(number > middle) for number in numbers]
+        kept = [place for place, cell in enumerate(cells) if cell and cell != self.unlabelled]
+        columns = [self.table.take(text, rows) for text in texts]
+        return measure_told(
+            [" ".join(column[place] for column in columns) for place in kept], [cells[place] for place in kept]
+        )
+
+    def _is_id(self, column: Profile) -> bool:
+        """Whether a column numbers the rows, or is what this program predicted."""
+        numbers = column.distinct > 0.9 and len(column.values) > 10 and not column.is_score and column.words < 2
+        predicted = rules.is_named(column.name, "prediction") or normalize_name(column.name).startswith("prob_")
+        return numbers or predicted
+
+    def _ask_labels(self, free: dict[str, Profile], names: Sequence[str], marks: Sequence[str] = ()) -> Question:
+        if not names:
+            listed = list_some([f"{name!r} ({column.kinds} different)" for name, column in self.free.items()])
+            raise InputError(
+                f"{self.table.path}: expected a column of labels, at least two different ones that recur. Got the "
+                f"columns {listed or 'of texts alone'}; name it with --label-column."
             )
-        taken = next(candidate for candidate in candidates if candidate.value == answer.value)
-        named = [candidate for candidate in candidates if self._is_named_label(candidate.value)]
-        verdicts = [candidate for candidate in candidates if self._rejects(candidate.value)]
-        if taken not in verdicts and verdicts:  # some of its labels are rejected
-            return ask("the label column", [taken, *verdicts])
-        if self.free[taken.value[0]].key not in rules.LABEL_NAMES:  # what a reviewer marked beside the predictions
-            named += [candidate for candidate in candidates if self._is_prediction(candidate.value)]
-        return answer if not named or taken in named else ask("the label column", [*named, taken])
+        shown = [f"{_quote(name)} ({self.free[name].kinds} values, e.g. {self.free[name].example})" for name in names]
+        flags = [f"--label-column {_quote(names[0])}"]
+        if marks:
+            flags.append(f"--label-column {_quote(','.join(marks))} for a label each")
+        return Question("which column has the labels", tuple(shown), tuple(flags))
 
-    def _rejects(self, columns: tuple[str, ...]) -> bool:
-        """Return whether a column says which labels a reviewer accepted, and not all are."""
-        cells = {value.lower() for value in self.free[columns[0]].values}
-        return len(cells) > 1 and cells <= names.VERDICTS
-
-    def _is_prediction(self, columns: tuple[str, ...]) -> bool:
-        column = self.free[columns[0]]
-        return column.key == names.PREDICTED and column.kinds > 1
-
-    def _is_named_label(self, columns: tuple[str, ...]) -> bool:
-        column = self.free[columns[0]]
-        return len(columns) == 1 and column.key in names.LABELS and column.kinds > 1 and column.filled > 0.5
-
-
-def _support(candidate: Candidate[T], reason: str, share: float = 1.0) -> Candidate[T]:
-    """Return a candidate with a share of the points of a reason."""
-    return candidate.add(share * rules.ROLES[reason], reason)
-
-
-def _find_twins(table: Table, name: str) -> list[str]:
-    """Return the further columns that have the name in the file, as they were numbered."""
-    alike = re.compile(rf"{re.escape(name)}\.\d+")
-    return [column for column in table.columns if alike.fullmatch(column)]
-
-
-def _without_rivals(
-    texts: Sequence[Candidate[TextColumns]], labels: Sequence[Candidate[tuple[str, ...]]]
-) -> list[Candidate[TextColumns]]:
-    """Return the text candidates, less what each takes from the best label by taking its column."""
-    if not labels:
-        return list(texts)
-    best = max(candidate.points for candidate in labels)
-    result = []
-    for text in texts:
-        left = [label.points for label in labels if not {*label.value} & {*text.value.named}]
-        result.append(text.add(max(left, default=best) - best, ""))
-    return result
+    def note_unread(self, used: set[str], texts: TextColumns) -> list[Finding]:
+        """Name the columns of texts that are not read, with the flags that would read them."""
+        unread = [name for name in self.long_texts if name not in used]
+        unread += [
+            name
+            for name in self.free
+            if name not in (*used, *unread) and rules.is_named(name, "title") and self.free[name].could_be_text
+        ]
+        if not unread:
+            return []
+        listed = list_some(unread, show=repr)
+        way = f"--text-column {_quote(','.join((*texts.fields, unread[0])))} joins them"
+        if texts.pair is None:
+            way += f", --text-pair-column {_quote(unread[0])} reads it as the second text of a pair"
+        return [note(f"column{'s' * (len(unread) > 1)} {listed} not read; {way}", self.table.path)]
 
 
 def find_text_columns(table: Table, trained: TextColumns, text_column: str | None, pair: str | None) -> TextColumns:
-    """Return the text columns of a table to predict: those named by flags, those trained on, or the only one.
+    """The text columns of a table to predict: those that flags name, those trained on, or the only one.
 
-    Raises InputError with the candidates.
+    Raises InputError or QuestionError with the candidates.
     """
     faults = ErrorList()
-    fields = _parse_columns(table, text_column, "--text-column", faults)
-    second = _parse_columns(table, pair, "--text-pair-column", faults)
+    fields = parse_columns(table, text_column, "--text-column", faults)
+    second = parse_columns(table, pair, "--text-pair-column", faults)
     if pair is not None and trained.pair is None:
         faults.append("--text-pair-column: the model was trained on one text per row; drop the flag.")
     faults.raise_if_any()
     wanted = [] if fields else list(trained.fields)
     wanted += [trained.pair] if trained.pair is not None and not second else []
-    matches = {name: find_column(table, name) for name in wanted}
-    missing = [name for name, match in matches.items() if match is None]
-    if len(wanted) == 1 and wanted[0] in trained.fields and (missing or not table.has_names):
-        columns = [profile(table, name) for name in table.columns]
-        texts = [column for column in columns if rules.reads_like_text(column)] or columns
-        if len(columns) > 1 or not rules.could_be_text(columns[0]):
-            first = " If the first row is data, add --no-header." if table.has_names else ""
-            shown = tuple(f"{_quote(column.name)} (e.g. {column.example})" for column in texts)
-            doubt = Doubt(f"the text column {wanted[0]!r}", shown, f"--text-column {_quote(texts[0].name)}")
-            raise DoubtError(table.path, [doubt], f"The model was trained on {wanted[0]!r}.{first}")
-        matches, missing = {wanted[0]: table.columns[0]}, []
-    faults += [
-        f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list_columns(table)}. Name it "
-        f"with {'--text-pair-column' if name == trained.pair else '--text-column'}."
-        for name in missing
-    ]
-    faults.raise_if_any()
-    found = [name for name in matches.values() if name is not None]
-    texts_found = tuple(fields) or tuple(found[: len(trained.fields)])
-    last = second[0] if second else found[-1] if trained.pair is not None else None
-    if text_column is None:
-        require_texts(table, texts_found)
-    return TextColumns(texts_found, last, trained.delimiter)
-
-
-def require_texts(table: Table, columns: Sequence[str]) -> None:
-    """Raise InputError where a text column of another table holds no texts, and one of its other columns does."""
-    for name in columns:
-        column = profile(table, name)
-        if not column.values or (rules.could_be_text(column) and (column.kinds > 1 or len(column.values) < 10)):
-            continue
-        others = [other for other in table.columns if other not in columns]
-        texts = [other for other in others if rules.reads_like_text(profile(table, other))]
-        if texts:
+    found = {name: find_column(table, name) for name in wanted}
+    if None in found.values() and len(wanted) == 1 and len(table.columns) == 1:
+        found = {wanted[0]: table.columns[0]}
+    for name, match in found.items():
+        if match is None:
+            flag = "--text-pair-column" if name == trained.pair else "--text-column"
+            header = " If the first row is data, add --no-header." if table.has_names else ""
             raise InputError(
-                f"{table.path}: column {name!r} holds no texts, e.g. {column.example}, but the model was trained on "
-                f"texts; name the text column, e.g. --text-column {_quote(texts[0])}."
+                f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name it "
+                f"with {flag}.{header}"
             )
+    names = [name for name in found.values() if name is not None]
+    texts = tuple(fields) or tuple(names[: len(trained.fields)])
+    last = second[0] if second else names[-1] if trained.pair is not None else None
+    return TextColumns(texts, last, trained.delimiter)
 
 
 def find_column(table: Table, name: str) -> str | None:
-    """Return the column of that name, else the only one that differs in case, spaces or word separators alone."""
+    """The column of that name, else the only one that differs in case, spaces or word separators alone."""
     if name in table.columns:
         return name
     alike = [column for column in table.columns if normalize_name(column) == normalize_name(name)]
@@ -407,76 +341,63 @@ def find_column(table: Table, name: str) -> str | None:
 
 def rename_alike(table: Table, columns: Sequence[str]) -> Table:
     """Rename columns of another table that differ from `columns` only in case or word separators."""
-    if not table.has_names:
-        return table
     new = {found: name for name in columns if (found := find_column(table, name)) is not None and found != name}
-    return table.rename([new.get(column, column) for column in table.columns]) if new else table
+    return table.rename([new.get(column, column) for column in table.columns]) if new and table.has_names else table
 
 
-def require_column(table: Table, name: str, flag: str, way: str = "") -> None:
-    """Raise InputError where a further table lacks a column of the first; `way` is another fix to suggest."""
-    if name not in table.columns:
+def require_columns(table: Table, flags: dict[str, str]) -> None:
+    """Raise InputError with each column that a further table lacks; `flags` name it."""
+    missing = [name for name in flags if not table.has_column(name)]
+    if missing:
         raise InputError(
-            f"{table.path}: expected the column {name!r}, as in --data. Got {_list_columns(table)} instead; rename a "
-            f"column, or choose one that both tables have with {flag}{way}."
+            *(
+                f"{table.path}: expected the column {name!r}, as in --data. Got {_list(table)} instead; rename a "
+                f"column, or choose one that both tables have with {flags[name]}."
+                for name in missing
+            )
         )
 
 
 def require_named_column(table: Table, name: str | None, flag: str) -> str | None:
-    """Return the column that a flag names. Raises InputError where the table lacks it."""
+    """The column that a flag names. Raises InputError where the table lacks it."""
     faults = ErrorList()
-    found = _parse_columns(table, name, flag, faults, several=False)
+    found = parse_columns(table, name, flag, faults, several=False)
     faults.raise_if_any()
     return found[0] if found else None
 
 
 def find_id_column(table: Table) -> str | None:
-    """Return the first column named like an ID whose cells are filled and all different; None without one."""
+    """The first column with the name of an ID whose cells are filled and all different."""
     for name in table.columns:
-        differ = _ID.search(normalize_name(name))
-        if (
-            differ
-            and pc.count_distinct(table.arrow.column(name)).as_py() == len(table) > table.is_blank(name).sum() == 0
-        ):
-            return name
+        if rules.is_named(name, "id") or normalize_name(name).endswith(("_id", "_key")):
+            values, _ = table.dictionary_encode(name)
+            if len(values) == len(table) and not table.is_blank(name).any():
+                return name
     return None
 
 
 def note_empty_texts(table: Table, texts: TextColumns) -> list[Finding]:
-    """Note the lines of empty texts, and each column of which several cells hold nothing but nan, None or the like."""
+    """Note the lines of empty texts."""
     empty = np.flatnonzero(table.text_hashes(texts.whole) == EMPTY).tolist()
-    notes = [note("the text is empty", table.describe_rows(empty))] if empty else []
-    for name in texts.named:
-        short = np.flatnonzero(table.lengths(name) <= max(map(len, _MISSING_TEXTS)))
-        cells = dict(zip(short.tolist(), table.take(name, short), strict=True))
-        rows = [row for row, cell in cells.items() if cell.lower() in _MISSING_TEXTS]
-        if len(rows) > 1:
-            text = (
-                f"column {name!r} holds {cells[rows[0]]!r}, a usual spelling of a missing text; empty such cells, or "
-                "leave the rows out"
-            )
-            notes.append(note(text, table.describe_rows(rows)))
-    return notes
+    return [note("the text is empty", table.describe_rows(empty))] if empty else []
 
 
-def _parse_columns(
-    table: Table, names_given: str | None, flag: str, faults: list[str], *, several: bool = True
-) -> list[str]:
-    """Return the columns that a flag names, separated by commas unless one column has the whole as its name."""
-    if names_given is None:
+def parse_columns(table: Table, given: str | None, flag: str, faults: list[str], *, several: bool = True) -> list[str]:
+    """The columns that a flag names, separated by commas unless one column has the whole as its name."""
+    if given is None:
         return []
-    whole = find_column(table, names_given)
-    parts = [names_given] if whole or not several else [part.strip() for part in names_given.split(",")]
+    whole = find_column(table, given)
+    parts = [given] if whole or not several else [part.strip() for part in given.split(",")]
     found = {part: find_column(table, part) for part in parts}
     faults += [
-        f"{flag} {part}: {table.path} has no such column; it has: {_list_columns(table)}."
+        f"{flag} {part}: {table.path} has no such column; it has: {_list(table)}."
         for part, name in found.items()
         if name is None
     ]
     return [name for name in found.values() if name is not None]
 
 
-def _list_columns(table: Table) -> str:
+def _list(table: Table) -> str:
     return list_some(table.columns, show=repr, most=_LISTED)
 
 

@@ -1,12 +1,10 @@
-"""Find, hash and decompress a file that holds a table."""
+"""The bytes of a table: a file, a compressed one, the one table in a zip, standard input or a pipe."""
 
 from __future__ import annotations
 
-import atexit
 import bz2
-import codecs
 import contextlib
-import functools
+import difflib
 import gzip
 import hashlib
 import io
@@ -15,271 +13,199 @@ import re
 import shutil
 import sys
 import tempfile
+import zipfile
 import zlib
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from pathlib import Path, PurePath
+from typing import IO, Any
 
 import pyarrow
 
-from classify.config.fields import split_paths
-from classify.console import progress_bar
-from classify.errors import InputError
-from classify.files import file_sha256
-from classify.launch import launcher
-from classify.tables import archives
-from classify.tables.unread import refuse_unread
+from classify.errors import InputError, list_some
+from classify.files import split_paths
 
-_HEAD, _BLOCK = 1 << 16, 1 << 22
-# Compressions: a regular expression for a file's first bytes, the name, and a function that opens the file.
-_COMPRESSIONS: tuple[tuple[bytes, str, Callable[[Path], Any]], ...] = (
-    (rb"\x1f\x8b", "gzip", gzip.open),
-    (rb"BZh[1-9]1AY", "bzip2", bz2.open),
-    (rb"\xfd7zXZ\x00", "xz", lzma.open),
-    (rb"\x28\xb5\x2f\xfd", "zstd", lambda path: pyarrow.input_stream(str(path), compression="zstd")),
-)
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-# The form of a data set's name on the hub.
-_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.+-]+)?(\[\w+\])?")
-# The ASCII bytes with which ISO-2022-JP switches to Japanese.
-_ESCAPE = b"\x1b$"
-# The path that means standard input.
 STANDARD_INPUT = "-"
-# A file that decompresses to more than this many times its size, and to more bytes than that, is not a table of texts.
-_MOST_GROWTH, _FEW_BYTES = 200, 64 << 20
-# A file of more bytes is read with a progress bar.
-_LONG_BYTES = 64 << 20
+# Dialect, encoding and format are decided on this much of a file.
+HEAD_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_BZIP2 = re.compile(rb"BZh[1-9]1AY&")
+_XZ = b"\xfd7zXZ\0"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZIP = b"PK\x03\x04"
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+# Errors of damaged compressed files.
+_DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+# Data set names of the Hugging Face hub.
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was named (`path`), with a flag for messages; of an archive the `member` that is read."""
+    """A path as a flag gives it. Standard input and pipes are copied to a file once, since a table is read twice."""
 
     path: str
-    flag: str
-    member: str = ""
+    flag: str = "--data"
 
     @cached_property
     def file(self) -> Path:
-        """Return the path to read; standard input and pipes are copied to a file, since it is read more than once."""
-        return _copy_stream(self.path) if is_stream(self.path) else Path(self.path)
+        """The file on disk."""
+        return Path(self._copy.name) if self._copy else Path(self.path)
 
-    @property
-    def suffix(self) -> str:
-        """Return the suffix without that of a compression: ".csv" of my.csv.gz."""
-        name = Path(self.member or self.path).name.lower()
-        for ending in _COMPRESSED:
-            name = name.removesuffix(ending)
-        return Path(name).suffix
-
-    @property
-    def stem(self) -> str:
-        """Return the name without suffixes, for runs/<stem>-<n>; of a pattern its fixed characters."""
-        name = Path("stdin" if is_stream(self.path) else split_paths(self.path)[0])
-        stem = Path(name.stem).stem if name.suffix.lower() in (*_COMPRESSED, ".zip") else name.stem
-        return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
+    @cached_property
+    def _copy(self) -> Any:
+        """The temporary copy of a stream, which goes with this object; None for a file."""
+        if not is_stream(self.path):
+            return None
+        copy = tempfile.NamedTemporaryFile(prefix="classify-")  # noqa: SIM115 - it goes with this object
+        with contextlib.ExitStack() as stack:
+            stream = sys.stdin.buffer if self.path == STANDARD_INPUT else stack.enter_context(open(self.path, "rb"))
+            shutil.copyfileobj(stream, copy)
+        copy.flush()
+        return copy
 
     @property
     def is_file(self) -> bool:
-        return is_stream(self.path) or Path(self.path).is_file()
+        return is_stream(self.path) or self.file.is_file()
 
     @cached_property
-    def head(self) -> bytes:
-        """Return the first 64 KiB, decompressed."""
-        with self.open() as stream:
-            return stream.read(_HEAD)
+    def suffix(self) -> str:
+        """The extension that says what the content is: `.csv` of `my.csv.gz`, or of the one table in `my.zip`."""
+        name = PurePath(self.member or self.path)
+        if name.suffix.lower() in _COMPRESSED and not self.member:
+            name = name.with_suffix("")
+        return name.suffix.lower()
 
     @cached_property
-    def _magic(self) -> bytes:
+    def member(self) -> str:
+        """The name of the one table in a zip, or "". Raises InputError where a zip holds several."""
+        if not self.is_zip or self.is_office:
+            return ""
+        with self._zip() as archive:
+            hidden = ("__MACOSX/", ".")
+            names = [name for name in archive.namelist() if not name.startswith(hidden) and name[-1] != "/"]
+        names = [name for name in names if not PurePath(name).name.startswith(".")]
+        tables = [name for name in names if PurePath(name).suffix.lower() not in ("", ".txt", ".md")]
+        names = tables if len(tables) == 1 else names
+        if len(names) != 1:
+            shown = list_some(names) or "nothing"
+            raise InputError(f"{self.path}: expected a zip of one table. Got {shown} in it; unzip it first.")
+        return names[0]
+
+    @cached_property
+    def is_zip(self) -> bool:
+        return self._start.startswith(_ZIP)
+
+    @cached_property
+    def is_office(self) -> bool:
+        """Whether a zip is a workbook, or another document of an office program."""
+        with self._zip() as archive:
+            return not {"[Content_Types].xml", "mimetype"}.isdisjoint(archive.namelist())
+
+    @cached_property
+    def _start(self) -> bytes:
         with self.file.open("rb") as file:
             return file.read(8)
 
     @cached_property
-    def _compression(self) -> tuple[str, Callable[[Path], Any]] | None:
-        return next(((name, opens) for magic, name, opens in _COMPRESSIONS if re.match(magic, self._magic)), None)
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether the file holds the bytes that `open` gives."""
-        return self._compression is None and not self.member
-
-    def check_growth(self, size: int) -> None:
-        """Raise InputError where the file decompresses to `size` bytes or more, too many for a table."""
-        compressed = self.file.stat().st_size
-        if size > max(_FEW_BYTES, _MOST_GROWTH * compressed):
-            raise InputError(
-                f"{self.path}: decompresses from {compressed} bytes to {size >> 20} MiB or more; if that is intended, "
-                "save it as plain CSV."
-            )
-
-    def open(self) -> BinaryIO:
-        """Open the decompressed bytes. Reading raises InputError where they are damaged, or grow too much."""
-        stream: IO[bytes] = self.file.open("rb") if self._compression is None else self._compression[1](self.file)
-        if self.member and archives.is_zip(self._magic):
-            stream = archives.open_zip_member(self.file, self.member)
-        elif self.member:
-            stream = archives.open_tar_member(self._watch(stream), self.member)
-        return self._watch(stream)
-
-    def _watch(self, stream: IO[bytes]) -> BinaryIO:
-        return cast(BinaryIO, io.BufferedReader(_Watched(self, stream), 1 << 20))
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield the decompressed bytes."""
+    def head(self) -> bytes:
+        """The first MiB of the content."""
         with self.open() as stream:
-            while block := stream.read(_BLOCK):
-                yield block
+            return self._read(stream)
 
-    def find_member(self, suffixes: Container[str]) -> str:
-        """Return the one table of an archive, "" for another file. Raises InputError for none or several."""
-        if archives.is_zip(self._magic):
-            return archives.find_zip_member(self.path, self.file, suffixes, self.check_growth)
-        if archives.is_tar(self.head):
-            with self.open() as stream:
-                return archives.find_tar_member(self.path, stream, suffixes)
-        return ""
+    def open(self) -> IO[bytes]:
+        """The content, decompressed. Errors of damaged files come as InputError."""
+        if self.member:
+            archive = self._zip()
+            return io.BufferedReader(_Checked(self, archive.open(self.member)))
+        start, file = self._start, str(self.file)
+        if start.startswith(_GZIP):
+            return io.BufferedReader(_Checked(self, gzip.open(file)))
+        if _BZIP2.match(start):
+            return io.BufferedReader(_Checked(self, bz2.open(file)))
+        if start.startswith(_XZ):
+            return io.BufferedReader(_Checked(self, lzma.open(file)))
+        if start.startswith(_ZSTD):
+            stream = pyarrow.CompressedInputStream(pyarrow.OSFile(file), "zstd")
+            return io.BufferedReader(_Checked(self, stream))
+        return self.file.open("rb")
 
-    @cached_property
-    def _utf8(self) -> tuple[str, tuple[int, str] | None, bool]:
-        """Return the hash of the decompressed bytes, the first line that is not UTF-8, and whether there are escapes.
+    def _zip(self) -> zipfile.ZipFile:
+        try:
+            return zipfile.ZipFile(self.file)
+        except _DAMAGED as error:
+            raise InputError(f"{self.path}: cannot be unzipped ({error}); copy it again.") from None
 
-        From one pass over them.
-        """
-        digest, has_escapes = hashlib.sha256(), False
-
-        def hashed() -> Iterator[bytes]:
-            nonlocal has_escapes
-            for block in self.blocks():
-                digest.update(block)
-                has_escapes = has_escapes or _ESCAPE in block
-                yield block
-
-        blocks = hashed()
-        fault = find_fault(blocks, "utf-8")
-        for _ in blocks:  # below a fault
-            pass
-        return digest.hexdigest(), fault, has_escapes
-
-    @property
-    def utf8_fault(self) -> tuple[int, str] | None:
-        """Return the first line that is not UTF-8, with the reason; None where all lines are."""
-        return self._utf8[1]
-
-    @property
-    def has_escapes(self) -> bool:
-        """Return whether the file switches to Japanese as ISO-2022-JP does."""
-        return self._utf8[2]
+    def _read(self, stream: IO[bytes]) -> bytes:
+        blocks, size = [], 0
+        while size < HEAD_BYTES and (block := stream.read(HEAD_BYTES - size)):
+            blocks.append(block)
+            size += len(block)
+        return b"".join(blocks)
 
     @cached_property
     def sha256(self) -> str:
-        """Return the hash of the file as stored."""
-        return self._utf8[0] if self.is_plain and "_utf8" in self.__dict__ else file_sha256(self.file)
+        """The SHA-256 of the file on disk, as `sha256sum` prints it."""
+        with self.file.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
-
-def find_fault(blocks: Iterator[bytes], encoding: str) -> tuple[int, str] | None:
-    """Return the first line that is not text in an encoding, with the reason; None where all lines are."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    lines = 1
-    for block in blocks:
+    def check(self, suffixes: Collection[str]) -> None:
+        """Raise InputError where there is no such file, or it is empty; similar names with `suffixes` are proposed."""
+        if re.match(r"\w+://", self.path):
+            raise InputError(f"{self.flag} {self.path}: expected a file. Got an address instead; download it first.")
+        if not self.is_file:
+            on_hub = _HUB_NAME.fullmatch(self.path) and not Path(self.path).suffix
+            hub = f" A data set of the Hugging Face hub is {self.flag} hub:{self.path}." if on_hub else ""
+            raise InputError(f"{self.flag} {self.path}: no such file.{_suggest(self.file, suffixes)}{hub}")
         try:
-            lines += decoder.decode(block).count("\n")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start] if error.start < len(error.object) else 0
-            return lines + error.object[: error.start].count(b"\n"), f" (byte 0x{byte:02x})"
-        except UnicodeError as error:  # of punycode, for one
-            return lines, f" ({error})"
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeError:
-        return lines, " (it ends inside a character)"
-    return None
+            empty = self.file.stat().st_size == 0
+            self._start  # noqa: B018 - reading fails here where it is not allowed
+        except OSError as error:
+            raise InputError(f"{self.flag} {self.path}: cannot be read ({error.strerror}).") from None
+        if empty:
+            raise InputError(f"{self.path}: the file is empty. Expected a header line with column names, then rows.")
 
 
-class _Watched(io.RawIOBase):
-    """A stream that moves a progress bar, and raises InputError where it is damaged or grows too large."""
+class _Checked(io.RawIOBase):
+    """A decompressed stream whose errors name the file."""
 
-    def __init__(self, source: Source, stream: IO[bytes]):
-        self._source, self._stream, self._size = source, stream, 0
-        total = source.file.stat().st_size if source.is_plain else 0
-        enabled = total > _LONG_BYTES and launcher.here().is_main
-        self._bar = progress_bar(total, 0, "B", enabled=enabled, delayed=True)
+    def __init__(self, source: Source, stream: Any):
+        self._source, self._stream = source, stream
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)  # type: ignore[arg-type]
+    def readinto(self, buffer: Any) -> int:
         try:
-            block = self._stream.read(len(view))
-        except (OSError, EOFError, lzma.LZMAError, zlib.error, *archives.ERRORS) as error:
-            if self._source.is_plain:
-                raise
+            block = self._stream.read(len(buffer))
+        except _DAMAGED as error:
             raise InputError(f"{self._source.path}: cannot be decompressed ({error}); copy it again.") from None
-        self._size += len(block)
-        if not self._source.is_plain:
-            self._source.check_growth(self._size)
-        self._bar.update(len(block))
-        view[: len(block)] = block
+        buffer[: len(block)] = block
         return len(block)
 
     def close(self) -> None:
-        self._bar.close()
         self._stream.close()
         super().close()
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a path can be read once only: standard input, or a pipe such as <(zcat my.csv.gz) of a shell."""
+    """Whether a path can be read once only: standard input, or a pipe such as <(zcat my.csv.gz) of a shell."""
     return path == STANDARD_INPUT or Path(path).is_fifo()
 
 
-def reads_stream(paths: str) -> bool:
-    """Return whether one of several paths, with commas between, can be read once only."""
-    return any(map(is_stream, split_paths(paths)))
+def stem_of(paths: str) -> str:
+    """The name of a table without suffixes, for runs/<stem>-<n>; of a pattern its fixed characters."""
+    name = Path("stdin" if is_stream(paths) else split_paths(paths)[0])
+    stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
+    return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
 
 
-@functools.cache
-def _copy_stream(path: str) -> Path:
-    """Copy standard input or a pipe to a file that is removed when the process ends."""
-    with tempfile.NamedTemporaryFile(prefix="classify-", delete=False) as file, contextlib.ExitStack() as opened:
-        atexit.register(Path(file.name).unlink, missing_ok=True)
-        stream = sys.stdin.buffer if path == STANDARD_INPUT else opened.enter_context(open(path, "rb"))
-        shutil.copyfileobj(stream, file)
-    return Path(file.name)
-
-
-def check_file(source: Source, suffixes: Container[str]) -> Source:
-    """Return the source of a file, with the member of an archive that holds the table.
-
-    Raises InputError where there is no such file, it is empty, or of an unsupported form. `suffixes` are those of
-    files to suggest instead.
-    """
-    path = source.path
-    if re.match(r"\w+://", path):
-        raise InputError(f"{source.flag} {path}: expected a file. Got an address instead; download it first.")
-    if not source.is_file:
-        on_hub = _HUB_NAME.fullmatch(path) and not Path(path).suffix
-        hub = f" Of a data set on the Hugging Face hub give {source.flag} hub:{path}." if on_hub else ""
-        raise InputError(f"{source.flag} {path}: no such file.{_suggest(Path(path), suffixes)}{hub}")
-    try:
-        if source.file.stat().st_size == 0:
-            raise InputError(f"{path}: the file is empty. Expected a header line with column names, then rows.")
-        source = replace(source, member=source.find_member(suffixes))
-        refuse_unread(path, source.head)
-    except OSError as error:
-        raise InputError(f"{source.flag} {path}: cannot be read ({error.strerror}).") from None
-    return source
-
-
-def _suggest(file: Path, suffixes: Container[str]) -> str:
+def _suggest(file: Path, suffixes: Collection[str]) -> str:
     """Name tables in the folder of a file that is missing."""
     folder = file.parent
     if not folder.is_dir():
         return f" The folder {folder} does not exist either."
-    import difflib
-
-    names = [entry.name for entry in sorted(folder.iterdir()) if Source(str(entry), "").suffix in suffixes]
+    names = [entry.name for entry in sorted(folder.iterdir()) if entry.suffix.lower() in (*suffixes, *_COMPRESSED)]
     near = difflib.get_close_matches(file.name, names, n=1) or names[:3]
     return f" In {folder} there is: {', '.join(near)}." if near else " Check the path."

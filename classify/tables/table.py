@@ -1,120 +1,78 @@
-"""Table of any form as one Arrow table of strings, with the place of each row in the file.
+"""A table of any format as Arrow strings, with the place of each row and what is doubtful about it.
 
-All columns stay text, as in the file, so that predictions.csv can repeat them.
+Cells stay text, as in the file, so that predictions can repeat them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 import pyarrow.compute as pc
 
-from classify.errors import SHOWN, InputError, list_some
+from classify.errors import SHOWN, list_some
 from classify.findings import Finding, note
 from classify.tables.text_hashes import TextHashes, text_hashes
 
-_BLOCK = 1 << 16
-
-
-# What the cells of a column are, where they are no text; dates as ISO 8601 writes them.
-Kind = Literal["integer", "number", "boolean", "date", "time"]
+# Cells that are Python strings at once.
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a path; every column is a string column.
+    """The rows of a path; every column is a column of strings, empty where the file has no value.
 
-    `form` describes what the file was recognized as, `flag` overrides it. `places` returns the places of row
-    numbers in the file, in `unit`: lines, rows of a sheet, files. Without `has_names` the file has no header:
-    columns are numbered, or named as in a related table. `takes` names the options that its format reads by. `hint`
-    is appended to errors about the content, e.g. the other sheets of a workbook. `skipped` rows could not be read;
-    `findings` are notes on what may have been read wrong. `sha256` is of what was read. The `derived` columns were
-    computed from others, and are not among `columns`. `reading` is what was found or given of `ReadOptions`. `kinds`
-    are those of columns that were no text in the file; see `Kind`. `files` are the paths and row counts of several that
-    were joined.
+    `form` says how the file was read, `flag` overrides that, and `reading` holds it for later tables of the same kind.
+    `places` (rows,) are line numbers, numbers of a sheet's rows or names of files, as `unit` says. Without `has_names`
+    the file has no header: columns are numbered, or named as in a related table. `skipped` rows could not be read.
+    `derived` columns were computed from others and are not among `columns`. `files` are the paths and row counts of
+    several that were joined. `sha256` is that of the file. `original` is what a writer adds columns to: JSON records,
+    an Arrow table with its types, or a workbook.
     """
 
     path: str
     sha256: str
     arrow: pyarrow.Table
     form: str
-    places: Callable[[Sequence[int]], Sequence[int | str]]
+    places: npt.NDArray[np.int64] | Sequence[str]
     unit: str = "line"
     flag: str = ""
     has_names: bool = True
-    takes: frozenset[str] = frozenset()
-    hint: str = ""
+    reading: Mapping[str, Any] = field(default_factory=dict)
     skipped: int = 0
     findings: tuple[Finding, ...] = ()
     derived: frozenset[str] = frozenset()
-    reading: Mapping[str, Any] = field(default_factory=dict)
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
     files: tuple[tuple[str, int], ...] = ()
-    _text_hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
-    _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-    @contextlib.contextmanager
-    def add_hint(self) -> Iterator[None]:
-        """End an InputError that is raised inside with the hint."""
-        try:
-            yield
-        except InputError as error:
-            if not self.hint:
-                raise
-            raise InputError(*(f"{fault} {self.hint}" for fault in error.faults)) from None
-
-    def add_note(self, text: str) -> Table:
-        """Return the table with a note."""
-        return replace(self, findings=(*self.findings, note(text, self.path)))
+    original: Callable[[], Any] | None = None
+    _hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
+    _encoded: dict[str, tuple[list[str], npt.NDArray[np.int64]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def columns(self) -> list[str]:
-        """Return the column names in the order of the file."""
+        """The names of the columns, in the order of the file."""
         return [name for name in self.arrow.column_names if name not in self.derived]
 
     def has_column(self, name: str) -> bool:
-        """Return whether the file has a column of that name, or one was derived."""
+        """Whether the file has a column of that name, or one was derived."""
         return name in self.arrow.column_names
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
 
     def column(self, name: str) -> list[str]:
-        """Return all values of a column, in the order of the file."""
         values: list[str] = self.arrow.column(name).to_pylist()
         return values
 
-    def dictionary_encode(self, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
-        """Return the distinct values of a column by first appearance, and (rows,) the index of each row's value."""
-        encoded = self.arrow.column(name).dictionary_encode().unify_dictionaries()
-        if not encoded.num_chunks:
-            return [], np.empty(0, dtype=np.int64)
-        numbers = np.concatenate([np.from_dlpack(chunk.indices) for chunk in encoded.chunks]).astype(np.int64)
-        return encoded.chunk(0).dictionary.to_pylist(), numbers
-
-    def is_blank(self, name: str) -> npt.NDArray[np.bool_]:
-        """Return (rows,) whether each value of a column is empty or blank."""
-        values, numbers = self.dictionary_encode(name)
-        return np.array([not value.strip() for value in values], dtype=bool)[numbers]
-
-    def text_hashes(self, name: str) -> TextHashes:
-        """Return (rows,) hashes of a column's texts, equal for duplicates; see `text_hashes`."""
-        if name not in self._text_hashes:
-            column = self.arrow.column(name)
-            blocks = [text_hashes(column.slice(at, _BLOCK).to_pylist()) for at in range(0, len(self), _BLOCK)]
-            self._text_hashes[name] = np.concatenate([*blocks, text_hashes([])])
-        return self._text_hashes[name]
-
     def take(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Return values of a column in some rows, given in ascending order.
+        """Values of a column in some rows, given in ascending order.
 
         Chunk by chunk: Arrow's own `take` joins all chunks, and a column of strings holds 2 GiB at most.
         """
@@ -124,67 +82,102 @@ class Table:
         start, end = int(rows[0]), int(rows[-1]) + 1
         for chunk in self.arrow.column(name).slice(start, end - start).chunks:
             here = (rows[slice(*np.searchsorted(rows, (start, start + len(chunk))))] - start).astype(np.int64)
-            # An array made from NumPy's would import pandas, half a second.
             indices = pyarrow.Array.from_buffers(pyarrow.int64(), len(here), [None, pyarrow.py_buffer(here)])
             values += chunk.take(indices).to_pylist()
             start += len(chunk)
         return values
 
+    def dictionary_encode(self, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+        """The distinct values of a column by first appearance, and (rows,) the index of each row's value."""
+        if name not in self._encoded:
+            encoded = self.arrow.column(name).dictionary_encode().unify_dictionaries()
+            numbers = [np.from_dlpack(chunk.indices) for chunk in encoded.chunks]
+            joined = np.concatenate([*numbers, np.empty(0, dtype=np.int32)]).astype(np.int64)
+            self._encoded[name] = encoded.chunk(0).dictionary.to_pylist() if encoded.num_chunks else [], joined
+        return self._encoded[name]
+
+    def is_blank(self, name: str) -> npt.NDArray[np.bool_]:
+        """(rows,) whether each value of a column is empty, or holds spaces alone."""
+        values, numbers = self.dictionary_encode(name)
+        return np.array([not value.strip() for value in values], dtype=bool)[numbers]
+
+    def text_hashes(self, name: str) -> TextHashes:
+        """(rows,) hashes of a column's texts, equal for duplicates; see `text_hashes`."""
+        if name not in self._hashes:
+            column = self.arrow.column(name)
+            blocks = [text_hashes(column.slice(at, BLOCK).to_pylist()) for at in range(0, len(self), BLOCK)]
+            self._hashes[name] = np.concatenate([*blocks, text_hashes([])])
+        return self._hashes[name]
+
     def lengths(self, name: str) -> npt.NDArray[np.int64]:
-        """Return (rows,) the number of characters of each value of a column."""
+        """(rows,) the number of characters of each value of a column."""
         lengths = [np.from_dlpack(pc.utf8_length(chunk)) for chunk in self.arrow.column(name).chunks]
         return np.concatenate([*lengths, np.empty(0, dtype=np.int64)]).astype(np.int64)
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of a column's values and their boundaries, in order, however Arrow has chunked them."""
-        if name not in self._digests:
-            values, lengths = hashlib.sha256(), hashlib.sha256()
-            for chunk in self.arrow.column(name).chunks:
-                _, offsets, data = chunk.buffers()
-                if len(chunk):
-                    ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
-                    values.update(memoryview(data)[ends[0] : ends[-1]] if data is not None else b"")
-                    lengths.update(np.diff(ends).tobytes())
-            self._digests[name] = hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
-        return self._digests[name]
+        """The SHA-256 of a column's values and their boundaries, in order, however Arrow has chunked them."""
+        values, lengths = hashlib.sha256(), hashlib.sha256()
+        for chunk in self.arrow.column(name).chunks:
+            _, offsets, data = chunk.buffers()
+            if len(chunk):
+                ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+                values.update(memoryview(data)[ends[0] : ends[-1]] if data is not None else b"")
+                lengths.update(np.diff(ends).tobytes())
+        return hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
 
-    def drop(self, names: Collection[str | None]) -> Table:
-        """Return the table without some of its columns."""
-        kept = [name for name in self.columns if name not in names]
-        return replace(self, arrow=self.arrow.select(kept), _text_hashes={}, _digests={})
+    def add_note(self, text: str) -> Self:
+        return replace(self, findings=(*self.findings, note(text, self.path)))
 
-    def rename(self, names: Sequence[str]) -> Table:
-        return replace(self, arrow=self.arrow.rename_columns(list(names)), _text_hashes={}, _digests={})
+    def drop(self, names: Collection[str | None]) -> Self:
+        """The table without some of its columns."""
+        return self._with(self.arrow.select([name for name in self.columns if name not in names]))
 
-    def renamed(self, path: str) -> Table:
-        """Return the table under another path."""
-        form = self.form.replace(self.path, path)
-        return replace(self, path=path, form=form, findings=tuple(replace(one, where=path) for one in self.findings))
+    def rename(self, names: Sequence[str]) -> Self:
+        return self._with(self.arrow.rename_columns(list(names)))
 
-    def moved(self, lines: int) -> Table:
-        """Return the table of a part that begins below some lines."""
-        places = lambda rows: [place if isinstance(place, str) else place + lines for place in self.places(rows)]  # noqa: E731
-        return replace(self, places=places)
+    def with_derived(self, name: str, values: Iterable[str]) -> Self:
+        """The table with one more column, which is not in the file."""
+        return replace(self, arrow=self.arrow.append_column(name, to_arrow(values)), derived=self.derived | {name})
 
-    def with_derived(self, name: str, values: Iterable[str]) -> Table:
-        """Return the table with one more column that is not in the file."""
-        remaining, blocks = iter(values), list[pyarrow.Array]()
-        while block := list(itertools.islice(remaining, _BLOCK)):
-            blocks.append(pyarrow.array(block, pyarrow.string()))  # a block holds less than 2 GiB
-        chunks = pyarrow.chunked_array(blocks, pyarrow.string())
-        return replace(self, arrow=self.arrow.append_column(name, chunks), derived=self.derived | {name})
+    def _with(self, arrow: pyarrow.Table) -> Self:
+        return replace(self, arrow=arrow, _hashes={}, _encoded={})
 
     def describe_rows(self, rows: Iterable[int]) -> str:
-        """Name the places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""
-        return self.describe_row_groups([list(rows)])[0]
+        """The places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""
+        listed = list(rows)
+        shown = [self.place_of(row) for row in listed[:SHOWN]]
+        unit = "" if self.files or self.unit == "file" else f"{self.path} {self.unit}{'s' * (len(listed) > 1)} "
+        return f"{unit}{list_some(shown, len(listed))}"
 
-    def describe_row_groups(self, groups: Sequence[Sequence[int]]) -> list[str]:
-        """Name the places of several groups of rows in one pass over the file."""
-        shown = [row for rows in groups for row in rows[:SHOWN]]
-        places = iter(self.places(shown))
-        words = []
-        for rows in groups:
-            listed = list_some([place for _, place in zip(rows[:SHOWN], places, strict=False)], len(rows))
-            unit = f"{self.path} {self.unit}{'s' if len(rows) > 1 else ''} " if self.unit else ""
-            words.append(f"{unit}{listed}")
-        return words
+    def place_of(self, row: int) -> str:
+        """The place of a row; of joined files with the file's name."""
+        start = 0
+        for path, count in self.files:
+            if row < start + count:
+                return f"{path} {self.unit} {self.places[row]}" if self.unit != "file" else str(self.places[row])
+            start += count
+        return str(self.places[row])
+
+
+def to_arrow(values: Iterable[str]) -> pyarrow.ChunkedArray:
+    """Strings as a column; in blocks, since an array of strings holds less than 2 GiB."""
+    remaining, blocks = iter(values), list[pyarrow.Array]()
+    while block := list(itertools.islice(remaining, BLOCK)):
+        try:
+            blocks.append(string_array(block))
+        except UnicodeEncodeError:
+            blocks.append(string_array(list(map(replace_surrogates, block))))
+    return pyarrow.chunked_array(blocks, pyarrow.string())
+
+
+def string_array(values: Sequence[str]) -> pyarrow.Array:
+    """A block of strings as an array; `pyarrow.array` would import pandas, half a second. Raises UnicodeEncodeError."""
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = (pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded)))
+    return pyarrow.StringArray.from_buffers(len(values), *buffers)
+
+
+def replace_surrogates(text: str) -> str:
+    """A text with U+FFFD for lone surrogates, which JSON and programs may hold, but UTF-8 and tokenizers do not."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -66,7 +66,7 @@ def send_weights(weights: npt.NDArray[np.float32] | None, device: torch.device) 
 
 
 def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:
-    """Return the weight of each label by its name in a JSON file; None where the setting names no file.
+    """Return the weight of each label by its name in JSON, or in a file of it; None where the setting is neither.
 
     Raises InputError where it is not an object with a positive number for each label and no others.
     """
@@ -75,7 +75,7 @@ def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.fl
     flag = f"--class-weights {setting}"
     expected = "expected balanced, or a JSON file such as " + json.dumps(dict.fromkeys(labels[:2], 1.0))
     try:
-        weights = json.loads(Path(setting).read_text(encoding="utf-8"))
+        weights = json.loads(setting if setting.startswith("{") else Path(setting).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{flag}: {expected}. It cannot be read: {error}.") from None
     if not isinstance(weights, dict):

@@ -15,33 +15,29 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.errors import EXCERPT, InputError, list_some
+from classify.errors import InputError, list_some
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, binary_cross_entropy, sigmoid
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided, note
-from classify.tables.decide import Answer, Doubt, DoubtError
-from classify.tables.label_lists import (
-    BRACKETS,
-    COLUMN_SEPARATOR,
-    STRONG,
-    WEAK,
-    choose_separator,
-    find_vector,
-    parse_separator,
-    split_cell,
-)
+from classify.tables.decide import Question, QuestionError
 from classify.tables.labels import (
+    BRACKETS,
     MIN_ROWS,
+    SEPARATORS,
     ClassNames,
+    find_missing,
     is_no_label,
     label_sort_key,
     list_counts,
+    parse_separator,
     refuse_unknown,
+    split_cell,
     value_counts,
 )
+from classify.tables.labels import find_separator as find_separator_of
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
 from classify.tasks.heads import (
@@ -53,7 +49,7 @@ from classify.tasks.heads import (
     send_weights,
     standardize,
 )
-from classify.tasks.label_columns import find_class_names, refuse_unlabelled_files
+from classify.tasks.label_columns import find_class_names, kept_labels
 from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
 if TYPE_CHECKING:
@@ -111,8 +107,8 @@ class MultiLabel(Task):
     def of(cls, tables: InputTables) -> Self:
         """Create the task with the labels of the training and validation tables."""
         column, config, path = tables.columns.label, tables.config, tables.train.path
-        separator: str | None = COLUMN_SEPARATOR
-        if len(tables.columns.labels) == 1:
+        joins_columns, separator = len(tables.columns.labels) > 1, BRACKETS
+        if not joins_columns:
             separator = find_separator(tables, count_cells(tables)) or JOIN
         classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
         names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
@@ -129,12 +125,10 @@ class MultiLabel(Task):
                 f"labels in {len(tables.train)} rows instead; name another column with --label-column"
                 f"{', or give --task single' if config.task == 'auto' else ''}."
             )
-        empty_is_labelled = separator == COLUMN_SEPARATOR or not (config.drop_unlabelled or config.predict_unlabelled)
-        if separator != COLUMN_SEPARATOR:
-            refuse_unlabelled_files(tables)
-        if empty_is_labelled and separator != COLUMN_SEPARATOR and config.task == "auto":
-            for table in (tables.train, tables.eval, tables.test):
-                if table is not None and table.has_column(column):
+        empty_is_labelled = joins_columns or not (config.drop_unlabelled or config.predict_unlabelled)
+        if empty_is_labelled and not joins_columns and config.task == "auto":
+            for table in tables.every:
+                if table.has_column(column):
                     _refuse_mostly_empty(table, column)
         labels = sorted(names, key=label_sort_key)
         return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled)
@@ -182,19 +176,20 @@ class MultiLabel(Task):
 
     def for_table(self, table: Table, column: str) -> Self:
         """Return the task with the separator of the table's cells, or of several label columns."""
-        separator: str | None = COLUMN_SEPARATOR
-        if column not in table.derived:
-            cells = Counter(value_counts(table, column))
-            cells.pop("", None)
-            answer = choose_separator(cells, {*self.labels, *self._classes.names})
-            separator = (answer.value if isinstance(answer, Answer) else None) or JOIN
-        counts = _count_labels(table, column, separator)
+        counts = [
+            part for cell in value_counts(table, column) for sign in SEPARATORS for part in split_cell(cell, sign)
+        ]
         classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
-        return type(self)(self.labels, classes, separator, self.thresholds, empty_is_labelled=empty)
+        return type(self)(self.labels, classes, self._separator, self.thresholds, empty_is_labelled=empty)
+
+    def _split(self, cell: str) -> list[str]:
+        """The labels of a cell as the training table separates them, else as a sign that divides it into known ones."""
+        known = {*self.labels, *self._classes.names, *self._classes.unlabelled}
+        ways = [split_cell(cell, separator) for separator in (self._separator, None, *SEPARATORS)]
+        return next((labels for labels in ways if known.issuperset(labels)), ways[0])
 
     def findings(self) -> list[Finding]:
-        shown = {COLUMN_SEPARATOR: "one column of 0 and 1 per label", BRACKETS: "cells hold lists"}
-        why = shown.get(self._separator or "", f"labels of a row are separated by {self._separator!r}")
+        why = "lists" if self._separator == BRACKETS else f"labels of a row are separated by {self._separator!r}"
         task = decided("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
         findings = [task, *self._classes.findings()]
         joined = next((label for label in self.labels if JOIN in label), None)
@@ -209,17 +204,11 @@ class MultiLabel(Task):
         So is an empty list.
         """
         stripped = [cell.strip() for cell in cells]
-        # A file may hold no labels of a test; columns of 0 and 1 always hold some.
-        has_labels = any(stripped) or self._separator == COLUMN_SEPARATOR
+        has_labels = any(stripped)  # a file may hold no labels of a test
         return [has_labels and self._is_known(cell) for cell in stripped]
 
     def _is_known(self, cell: str) -> bool:
-        if not self._classes.unlabelled and cell[:1] not in "[(" and any(map(str.isalnum, cell)):
-            return True
-        try:
-            labels = [label for label in split_cell(cell, self._separator) if not is_no_label(label)]
-        except ValueError:  # refused where it is read
-            return True
+        labels = [label for label in self._split(cell) if not is_no_label(label)]
         return not self._classes.unlabelled.issuperset(labels) if labels else self._empty_is_labelled
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
@@ -230,7 +219,7 @@ class MultiLabel(Task):
         targets = np.zeros((len(values), len(self.labels)), dtype=np.uint8)
         faults: dict[str, list[int]] = {}
         for place, value in enumerate(values):
-            for label in _read_labels(value, self._separator, table, column, numbers, place):
+            for label in self._split(value):
                 name = self._classes.of(label)
                 if name in index:
                     targets[place, index[name]] = 1
@@ -434,42 +423,24 @@ def count_cells(tables: InputTables) -> Counter[str]:
     for table in tables.learned:
         for cell, rows in value_counts(table, tables.columns.label).items():
             cells[cell.strip()] += rows
-    return Counter({cell: rows for cell, rows in cells.items() if cell not in ("", tables.config.unlabelled_value)})
+    none = {"", tables.config.unlabelled_value, *find_missing(cells)} - kept_labels(tables)
+    return Counter({cell: rows for cell, rows in cells.items() if cell not in none})
 
 
 def find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None:
-    """Return what separates the labels of a cell, as --label-separator says or as it looks; None for one label.
+    """What separates the labels of a cell, as --label-separator says or as it looks; None for one label.
 
-    Raises DoubtError where it is doubtful, or cells are lists of 0 and 1.
+    Raises QuestionError where it is doubtful.
     """
-    config, path, column = tables.config, tables.train.path, tables.columns.label
-    if (vector := find_vector(cells)) is not None:
-        raise InputError(
-            f"{path}: column {column!r} holds lists with a place for each label, such as {vector[:EXCERPT]!r}; "
-            "expected names of labels. Give a column per label, e.g. --label-column a,b,c."
-        )
+    config = tables.config
     if config.label_separator is not None:
         return parse_separator(config.label_separator)
-    answer = choose_separator(cells)
-    if isinstance(answer, Doubt):
-        if config.task == "multi":
-            return next(sign for sign in (*STRONG, *WEAK) if any(sign in cell for cell in cells))
-        raise DoubtError(path, [answer])
-    return answer.value
-
-
-def _read_labels(
-    cell: str, separator: str | None, table: Table, column: str, numbers: npt.NDArray[np.int64], place: int
-) -> list[str]:
-    """Return the labels of a cell. Raises InputError where it is not a list."""
-    try:
-        return split_cell(cell, separator)
-    except ValueError:
-        rows = np.flatnonzero(numbers == place).tolist()
-        raise InputError(
-            f'{table.describe_rows(rows)}: expected a list of labels such as ["a", "b"] in column {column!r}. '
-            f"Got {cell[:EXCERPT]!r} instead; if that is the name of one label, give --task single."
-        ) from None
+    found = find_separator_of(cells)
+    if isinstance(found, Question):
+        if config.task != "multi":
+            raise QuestionError(tables.train.path, [found])
+        return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), BRACKETS)
+    return found
 
 
 def _refuse_mostly_empty(table: Table, column: str) -> None:
@@ -488,12 +459,10 @@ def _refuse_mostly_empty(table: Table, column: str) -> None:
 
 def _count_labels(table: Table, column: str, separator: str | None) -> Counter[str]:
     """Count the rows of each label of a column."""
-    values, numbers = table.dictionary_encode(column)
-    rows = np.bincount(numbers, minlength=len(values))
     counts: Counter[str] = Counter()
-    for place, value in enumerate(values):
-        for label in set(_read_labels(value, separator, table, column, numbers, place)):
-            counts[label] += int(rows[place])
+    for value, rows in value_counts(table, column).items():
+        for label in set(split_cell(value, separator)):
+            counts[label] += rows
     return counts
 
 

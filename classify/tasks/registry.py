@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from classify.data.reading import InputTables
-from classify.errors import EXCERPT, InputError
+from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
-from classify.tables import rules
-from classify.tables.decide import Doubt, DoubtError
-from classify.tables.label_lists import COLUMN_SEPARATOR, are_numbers_or_lists, parse_list
-from classify.tables.profile import profile
+from classify.tables.decide import Question, QuestionError
+from classify.tables.labels import BRACKETS, are_numbers_or_lists, refuse_objects, split_cell
+from classify.tables.profile import parse_number, profile
 from classify.tasks.base import Task
 from classify.tasks.multi_label import MultiLabel, count_cells, find_separator
 from classify.tasks.regression import Regression
 from classify.tasks.single_label import SingleLabel
 
-# Objects, and lists of objects or lists.
-_NESTED = re.compile(r"\s*(\{.*:|\[\s*[\[{])", re.DOTALL)
-# Tags of tokens in CoNLL's tables, such as B-PER.
-_TOKEN_TAG = re.compile(r"[BILUES]-\S+")
 # By the value of --task.
 TASKS: dict[str, type[Task]] = {"single": SingleLabel, "multi": MultiLabel, "regression": Regression}
 _BY_NAME: dict[str, type[Task]] = {task.name: task for task in TASKS.values()}
@@ -32,11 +26,6 @@ def recognize(tables: InputTables) -> Task:
 
     Raises InputError where the labels do not fit.
     """
-    with tables.train.add_hint():
-        return _recognize(tables)
-
-
-def _recognize(tables: InputTables) -> Task:
     requested, columns, path = tables.config.task, tables.columns, tables.train.path
     if requested != "auto":
         if requested != "multi" and len(columns.labels) > 1:
@@ -44,48 +33,25 @@ def _recognize(tables: InputTables) -> Task:
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
         return TASKS[requested].of(tables)
     if len(columns.labels) > 1:
-        every = (table for table in (tables.train, tables.eval, tables.test) if table is not None)
-        joined = {cell for table in every for cell in table.dictionary_encode(columns.label)[0]}
-        has_one = all(cell and COLUMN_SEPARATOR not in cell for cell in joined)
+        with_labels = (table for table in tables.every if table.has_column(columns.label))
+        joined = {cell for table in with_labels for cell in table.dictionary_encode(columns.label)[0]}
+        has_one = all(len(split_cell(cell, BRACKETS)) == 1 for cell in joined)
         return SingleLabel.of(tables) if has_one else MultiLabel.of(tables)
     # Of all rows: few may be lists or objects.
     cells = count_cells(tables)
-    _refuse_annotations(path, columns.label, cells)
+    refuse_objects(cells, f"{path}: column {columns.label!r}")
     column = profile(tables.train, columns.label, tables.config.unlabelled_value)
     is_named = tables.config.label_names is not None or tables.config.label_separator is not None
     if are_numbers_or_lists(cells) and not is_named:
         example = next(value for value in cells if "," in value)
-        shown = ("a number with a decimal comma", "several labels (--task multi)")
-        raise DoubtError(path, [Doubt(f"{example!r} in {columns.label!r}", shown, "--task regression")])
-    if rules.is_score(column):
+        question = f"is {example!r} in column {columns.label!r} a number or several labels"
+        raise QuestionError(path, [Question(question, (), ("--task regression", "--label-separator ,"))])
+    lists = any("," in cell and parse_number(cell) is None for cell in cells)
+    if column.is_score and tables.config.label_separator is None and not lists:
         return Regression.of(tables)
-    if rules.is_numeric(column) and tables.config.label_separator is None:
+    if column.is_numeric and tables.config.label_separator is None and not lists:
         return SingleLabel.of(tables)
     return SingleLabel.of(tables) if find_separator(tables, cells) is None else MultiLabel.of(tables)
-
-
-def _refuse_annotations(path: str, column: str, labels: Collection[str]) -> None:
-    """Raise InputError where labels are those of spans or tokens, as tools for annotation export them."""
-    nested = next((label for label in sorted(labels) if _NESTED.match(label) and not _lists_names(label)), None)
-    if nested is not None:
-        raise InputError(
-            f"{path}: column {column!r} holds {nested[:EXCERPT]!r}; expected names of classes for the whole text, not "
-            "objects or spans. Export one label, or a list of labels, per text, or add --task single."
-        )
-    tags = [label for label in labels if _TOKEN_TAG.fullmatch(label)]
-    if tags and {"O"} < set(labels) == {"O", *tags}:
-        raise InputError(
-            f"{path}: column {column!r} holds tags of tokens: 'O' and {min(tags)!r}; this program classifies whole "
-            "texts. Give a row per text, or --task single if each row is one."
-        )
-
-
-def _lists_names(cell: str) -> bool:
-    """Return whether a cell is a list of names, or an object around one."""
-    try:
-        return all(isinstance(name, str | int) for name in parse_list(cell))
-    except ValueError:
-        return False
 
 
 def trained_task(folder: str) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, co
 from classify.evaluation.predictions_file import EXACT
 from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
-from classify.tables.profile import are_thousands, parse_number
+from classify.tables.profile import parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Loss, Task
 from classify.tasks.heads import Weights, fit_standardized, standardize
@@ -28,6 +29,8 @@ from classify.tasks.label_columns import check_empty_labels
 if TYPE_CHECKING:
     import torch
 
+# Numbers with a comma that may be thousands, as 1,234, or fractions.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 # Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
 # Numbers with this many rows each, or more, may be classes.
@@ -144,8 +147,9 @@ class Regression(Task):
         values, numbers = table.dictionary_encode(column)
         labelled = list(zip(values, self.are_labels(values), strict=True))
         scores = [value for value, is_label in labelled if is_label]
-        if are_thousands(scores):
-            example = next(score for score in scores if "," in score)
+        with_comma = [score.strip() for score in scores if "," in score]
+        if with_comma and all(map(_THOUSANDS.fullmatch, with_comma)):
+            example = with_comma[0]
             raise InputError(
                 f"{table.path}: column {column!r} holds {example!r}, which may be a thousand or a fraction; write "
                 "thousands without a comma, or fractions with a point."

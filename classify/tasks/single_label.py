@@ -30,7 +30,8 @@ from classify.evaluation.metrics import (
 )
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided
-from classify.tables.labels import ClassNames, find_labels, list_counts, refuse_unknown, value_counts
+from classify.tables.decide import QuestionError
+from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Head, Loss, Task
@@ -43,7 +44,7 @@ from classify.tasks.heads import (
     send_weights,
     standardize,
 )
-from classify.tasks.label_columns import check_empty_labels, find_class_names
+from classify.tasks.label_columns import check_empty_labels, find_class_names, kept_labels
 from classify.tasks.label_texts import label_texts
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ class SingleLabel(Task):
     def of(cls, tables: InputTables) -> Self:
         """Create the task with the classes of the training and validation tables."""
         check_empty_labels(tables)
-        classes = find_class_names(tables, value_counts)
+        classes, columns = find_class_names(tables, value_counts), tables.columns
+        odd = find_odd_row(tables.train, columns.text, columns.label, classes, kept_labels(tables))
+        if odd is not None:
+            raise QuestionError(tables.train.path, [odd])
         return cls(find_labels(tables.train, tables.columns.label, tables.eval, classes), classes)
 
     @classmethod

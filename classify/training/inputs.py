@@ -8,7 +8,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +26,15 @@ from classify.data.split_table import split_table
 from classify.data.splits import Rows, Splits
 from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
+from classify.files import split_paths
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import device_plan, launcher, spawn
 from classify.modeling import memory_estimate
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.modeling.result_folder import OWN_HEAD, earlier_labels, has_own_head
-from classify.tables.names import SPLITS
-from classify.tables.source import STANDARD_INPUT, reads_stream
+from classify.tables.rules import SPLITS
+from classify.tables.source import STANDARD_INPUT, is_stream
+from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
@@ -74,14 +76,17 @@ class RunInputs:
         ]
 
 
-def check(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
-    """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults."""
+def check(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[str, Table] | None = None) -> RunInputs:
+    """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults.
+
+    Tables `in_memory`, by flag, take the place of files.
+    """
     config = config.validate()
     check_start(config.training)
-    return check_inputs(config, parts)
+    return check_inputs(config, parts, in_memory)
 
 
-def check_inputs(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
+def check_inputs(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[str, Table] | None = None) -> RunInputs:
     """Validate this machine's inputs; those of other machines may differ.
 
     Tables, task, model, splits and settings follow from each other in this order.
@@ -95,7 +100,7 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS) -> RunInputs:
         _check_lora(config.model.lora)
     with faults.collect():
         _check_standard_input(config)
-        tables = read_tables(config.data)
+        tables = read_tables(config.data, in_memory)
         task = recognize(tables)
         labelled = np.flatnonzero(task.labelled(tables.train, tables.columns.label))
         languages = _detect_languages(tables, labelled, config.training.seed)
@@ -241,9 +246,10 @@ def _check_standard_input(config: RunConfig) -> None:
     data = config.data
     paths = {
         "--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data,
-        "--labels": data.labels, "--eval-labels": data.eval_labels, "--test-labels": data.test_labels,
     }  # fmt: skip
-    streams = {flag: path for flag, path in paths.items() if path is not None and reads_stream(path)}
+    streams = {
+        flag: path for flag, path in paths.items() if path is not None and any(map(is_stream, split_paths(path)))
+    }
     if list(streams.values()).count(STANDARD_INPUT) > 1:
         raise InputError(f"{' and '.join(streams)} both name standard input (-), which holds one table; give a file.")
     if streams and (launcher.here().is_launched or config.training.nproc is not None):

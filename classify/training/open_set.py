@@ -43,7 +43,7 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
     examples = context.compute_features(Split(train.table, train.rows[rows], train.targets[rows]))
     validation = compute(splits.validation)
     scored = validation if splits.test is None else compute(splits.test)
-    # Copies of a text, or of a training text, would fit the score and count in it several times.
+    # Duplicates, and copies of training texts, would fit the score and count in it several times.
     held_out = _independent(context, splits.validation, "validation")
     outside = [compute(split).take(_independent(context, split)) for split in splits.outside]
     scope = Scope.fit(

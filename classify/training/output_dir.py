@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from classify.config.fields import split_paths
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.errors import InputError
-from classify.files import TEMPORARY, flush, make_folders, remove_temporaries, why_not_writable
+from classify.files import TEMPORARY, flush, make_folders, remove_temporaries, split_paths, why_not_writable
 from classify.launch import launcher
-from classify.tables.source import Source
+from classify.tables.source import stem_of
 
 # The lock lies in the folder itself, since the folder above may not be writable. A folder with only it is empty.
 LOCK = ".lock"
@@ -46,7 +45,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     """Choose the output folder without writing to disk. Raises InputError where it cannot be used."""
     training = config.training
     assert config.data.data is not None
-    stem = Source(config.data.data, "--data").stem
+    stem = stem_of(config.data.data)
     resume = training.resume_from_checkpoint
     named = Path(training.output_dir) if training.output_dir is not None else None
     checkpoint = None

@@ -31,7 +31,7 @@ from classify.evaluation.suspects_file import write_suspects
 from classify.files import write_json
 from classify.findings import Finding, note
 from classify.modeling.result_folder import FORMAT, save_model
-from classify.tables.formats.base import ReadOptions
+from classify.tables.options import ReadOptions
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.training.open_set import OpenSet
@@ -41,7 +41,7 @@ from classify.training.terminal import log_event
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
-# How much more of a text the baseline sees than the model reads.
+# The baseline sees this many times the characters that the model reads.
 _TIMES_READ = 10
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from classify.config.run_config import RunConfig
@@ -18,6 +19,7 @@ from classify.evaluation.metrics import format_metrics
 from classify.findings import decisions, note
 from classify.launch import launcher
 from classify.modeling.loading import quiet_libraries
+from classify.tables.table import Table
 from classify.training import resume, stages
 from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, describe_collapse
 from classify.training.finish import finish
@@ -44,13 +46,15 @@ def train(
     init_method: str | None = None,
     timeline: Timeline | None = None,
     parts: Parts | None = None,
+    in_memory: Mapping[str, Table] | None = None,
 ) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and the
     rendezvous address (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
 
-    `parts` are what the caller gives in place of the program's; the same on every rank.
+    `parts` are what the caller gives in place of the program's; the same on every rank. Tables `in_memory`, by flag,
+    take the place of files.
     `timeline` begins when the command was given (default: now), for --max-minutes; the run adds its phases.
 
     Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
@@ -77,16 +81,18 @@ def train(
             if rank is not None and world_size is not None and init_method is not None:
                 launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
                 _ = config.training.device_plan  # the caller may ask for its place later
-            return _train(config, inputs, timeline or Timeline(), parts or Parts())
+            return _train(config, inputs, timeline or Timeline(), parts or Parts(), in_memory)
     finally:
         _TRAINING.release()
 
 
-def _train(config: RunConfig, inputs: RunInputs | None, timeline: Timeline, parts: Parts) -> Path:
+def _train(
+    config: RunConfig, inputs: RunInputs | None, timeline: Timeline, parts: Parts, in_memory: Mapping[str, Table] | None
+) -> Path:
     """Check, tokenize, form the process group, run."""
     configure_terminal(config.training)
     with launcher.forward_errors(config.training.start):
-        inputs = inputs or check(config, parts)
+        inputs = inputs or check(config, parts, in_memory)
         if launcher.here().is_main:  # before tokenizing, which takes long for large tables
             for finding in decisions(inputs.findings):
                 log_decision(finding)

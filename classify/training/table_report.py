@@ -197,7 +197,7 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
     for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):
         rows_of[group].append(row)
     texts = table.take(splits.columns.text, first[listed])
-    places = table.describe_row_groups([rows_of[group] for group in listed.tolist()])
+    places = [table.describe_rows(rows_of[group]) for group in listed.tolist()]
     conflicts = [
         {
             "text": text,

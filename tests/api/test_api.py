@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import classify
-from classify.api import _as_path
+from classify.api import as_arrow, in_memory
 from classify.config.run_config import RunConfig
 from classify.errors import InputError
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from tests.support import tiny
 from tests.support.processes import ROOT
 from tests.support.runs import make_config, read_json
@@ -76,17 +76,17 @@ def from_path(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.mark.parametrize("name", frames())
-def test_a_table_in_memory_is_that_of_a_file(name: str, tmp_path: Path) -> None:
+def test_a_table_in_memory_is_that_of_a_file(name: str) -> None:
     data, labels = (*frames()[name], None)[:2]
-    written = read_table(_as_path(data, labels, tmp_path / "data.parquet"))
+    written = in_memory(as_arrow(data, labels), "data")
     assert (written.columns, written.column("text"), written.column("label")) == (["text", "label"], TEXTS, LABELS)
 
 
-def test_a_column_of_several_types_is_text(tmp_path: Path) -> None:
+def test_a_column_of_several_types_is_text() -> None:
     """As pandas.read_excel gives it; also where the column is not used."""
     mixed = [1, "two", None, 3.5, True, datetime.date(2024, 1, 2), *range(54)]
     frame = pandas.DataFrame({"text": TEXTS, "label": LABELS, "mixed": pandas.Series(mixed, dtype=object)})
-    written = read_table(_as_path(frame, None, tmp_path / "data.parquet"))
+    written = in_memory(as_arrow(frame, None), "data")
     assert (written.columns, written.column("text")) == (["text", "label", "mixed"], TEXTS)
     assert written.column("mixed")[:7] == ["1", "two", "", "3.5", "true", "2024-01-02", "0"]
 
@@ -132,12 +132,10 @@ def test_a_run_on_a_table_in_memory_can_be_resumed(model_folder: Path, tmp_path:
 
 
 def test_every_flag_is_a_keyword(model_folder: Path, tmp_path: Path) -> None:
-    """Also values that begin with a hyphen, and labels in a file of their own."""
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    """Also values that begin with a hyphen."""
     codes = {"card": "-1", "money": "0", "app": "1"}
-    (tmp_path / "labels.txt").write_text("\n".join(codes[label] for label in LABELS))
     run = classify.train(
-        tmp_path / "texts.txt", tmp_path / "labels.txt", **options(model_folder, tmp_path / "out"),
+        TEXTS, [codes[label] for label in LABELS], **options(model_folder, tmp_path / "out"),
         label_names="-1=card,0=money,1=app",
     )  # fmt: skip
     assert run.labels == ["app", "card", "money"]
@@ -296,5 +294,5 @@ def test_errors_name_what_was_given(from_path: classify.Run) -> None:
     with pytest.raises(InputError, match=r"^table: no column 'label'") as found:
         from_path.evaluate(frame.drop(columns="label"))
     assert "parquet" not in str(found.value)
-    with pytest.raises(InputError, match=r"^--class-weights class_weights: no label of --data is 'nope'"):
+    with pytest.raises(InputError, match=r"^--class-weights \{\"nope\": 1.0\}: no label of --data is 'nope'"):
         classify.train(frame, class_weights={"nope": 1.0}, epochs=1)

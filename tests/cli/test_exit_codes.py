@@ -16,7 +16,7 @@ from classify.commands import failure
 from classify.errors import InputError, Interrupted
 from classify.launch import launcher
 from classify.serving.batching import QueueFullError
-from classify.tables.decide import Doubt, DoubtError
+from classify.tables.decide import Question, QuestionError
 from tests.support import tiny
 from tests.support.processes import run_python
 
@@ -88,7 +88,7 @@ def test_a_rank_that_fails_alone_prints(
     "error",
     [
         InputError("one fault", "another"),
-        DoubtError("my.csv", [Doubt("the text", ("'a'", "'b'"), "--text-column a")], "a hint"),
+        QuestionError("my.csv", [Question("which column", ("'a'", "'b'"), ("--text-column a",))], "a hint"),
         Interrupted("interrupted", 15),
         QueueFullError(),
     ],

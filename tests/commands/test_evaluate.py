@@ -15,11 +15,10 @@ from classify.cli import main
 from classify.data import split_record
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.result import Result
-from classify.tables.formats.registry import read_table
 from classify.tables.labels import ClassNames
+from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.findings import notes_of
 from tests.support.runs import make_config, read_json
 
 
@@ -183,24 +182,6 @@ def test_what_was_guessed_about_the_file_is_printed(trained: Path, tmp_path: Pat
     assert line in output.err.splitlines()
     assert main([*words, str(tmp_path / "q.csv"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    inner = "".join(f"a card in line {number}\n" for number in range(30))
-    path.write_text("text,label\n" + "a card,card\nan app,app\n" * 20 + f'"start {inner}end",card\n')
-    (note,) = notes_of(read_table(str(path)))
-    assert evaluate(trained, path, tmp_path / "again") == 0
-    assert f"note: {note}\n" in capsys.readouterr().out
-
-
-def test_a_text_column_without_texts_is_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    for name, cell in (("numbers", str), ("constant", lambda _: "TODO")):
-        path = tmp_path / f"{name}.csv"
-        rows = [f"{cell(row)},a longer text about number {row},card" for row in range(20)]
-        path.write_text("\n".join(["text,message,label", *rows]))
-        assert evaluate(trained, path, tmp_path / "scores") == 2
-        assert (
-            'the model was trained on texts; name the text column, e.g. --text-column "message"'
-            in capsys.readouterr().err
-        )
-    assert evaluate(trained, path, tmp_path / "scores", "--text-column", "message") == 0
 
 
 def test_a_column_named_like_one_of_the_predictions(trained: Path, tmp_path: Path, capsys: Any) -> None:

@@ -27,7 +27,7 @@ CONTRACT = """--data --eval-data --test-data --text-column --label-column --mode
 --freeze-embeddings --freeze-layers --lora --max-minutes
 --opt-level --sync-batch-norm --device-memory --sync-bn --fp16-opt-level --keep
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
---on-bad-rows --group-column --label-names --normalize-labels --labels --eval-labels --test-labels --split-column
+--on-bad-rows --group-column --label-names --normalize-labels --split-column
 --split-by-time --time-format --like --split-like --excel-safe --drop-unlabelled --predict-unlabelled
 --unlabelled-value --no-header --label-separator
 --header --delimiter --quote --skip-lines --task --help-all --text-column-name --text-column-names --label-column-name

@@ -112,10 +112,10 @@ def test_a_switch_of_other_scripts_that_is_turned_off_wins(run: RunConfig) -> No
     assert (result.training.precision, result.ignored) == ("bf16", ("--fp16 False",))
 
 
-def test_a_command_that_names_a_table_is_whole(run: RunConfig) -> None:
+def test_a_command_that_names_a_table_keeps_the_other_settings(run: RunConfig) -> None:
     result = parse("--resume", FOLDER, "--data", "my.csv")
-    assert result.training.num_train_epochs is None
-    assert result.data.test_data is None
+    assert result.training.num_train_epochs == 5
+    assert (result.data.data, result.data.test_data) == ("my.csv", "test.csv")
 
 
 def test_processes_of_a_launcher_start_no_more(run: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,11 +206,10 @@ def test_a_folder_that_knows_nothing(tmp_path: Path, monkeypatch: Any, make: boo
 
 
 def test_a_containers_tables_are_the_ones(run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container passes all settings anew."""
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "t.csv").write_text("text,label\n")
     monkeypatch.setenv("SM_MODEL_DIR", str(tmp_path / "model"))
     monkeypatch.setenv("SM_CHANNEL_TRAIN", str(tmp_path / "train"))
     result = parse("--resume", FOLDER)
     assert result.data.data == str(tmp_path / "train" / "t.csv")
-    assert result.training.num_train_epochs is None
+    assert result.training.num_train_epochs == 5

@@ -56,7 +56,6 @@ def test_the_seed_decides() -> None:
     [
         ({"count": 40, "classes": 3, "copies": 1, "seed": 42}, [4, 13, 21, 26], [1, 28, 29, 33]),
         ({"count": 40, "classes": 3, "copies": 1, "seed": 42, "owned": True}, [4, 13, 21, 26], [1, 28, 29, 33]),
-        ({"count": 60, "classes": 4, "copies": 2, "seed": 7}, [7, 8, 21, 22, 23, 24], [3, 4, 31, 32, 37, 38]),
         ({"count": 50, "classes": 5, "copies": 1, "seed": 0, "test_share": 0.0}, [3, 14, 22, 36, 40], None),
         (
             {"count": 60, "classes": 7, "copies": 3, "seed": 1, "known": True},

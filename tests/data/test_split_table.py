@@ -18,7 +18,7 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
-from classify.tables.names import SPLITS
+from classify.tables.rules import SPLITS
 from classify.tables.text_hashes import normalize_text
 from classify.tasks.registry import recognize
 from tests.support.findings import decisions_of, notes_of
@@ -47,26 +47,6 @@ def texts_of(splits: Splits) -> dict[str, set[str]]:
 
 
 # Cells that are no texts, in every table.
-
-
-def test_cells_of_every_table_are_looked_at(tmp_path: Path) -> None:
-    """Texts that are empty or a spelling of a missing one."""
-    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
-    for flag in ("eval_data", "test_data"):
-        texts = ["", "nan", "None", "a text", "?!", "another"]
-        rows = [(texts[i % 6], "ab"[i % 2]) for i in range(12)]
-        further = write(tmp_path / f"{flag}.csv", rows)
-        notes = notes_of(load(path, **{flag: str(further)}))
-        assert f"{further} lines 2, 8: the text is empty" in notes
-        assert (
-            f"{further} lines 3, 4, 9, 10: column 'text' holds 'nan', a usual spelling of a missing text; empty "
-            "such cells, or leave the rows out"
-        ) in notes
-
-
-def test_a_single_short_answer_is_no_missing_text(tmp_path: Path) -> None:
-    rows = [("none" if i == 7 else f"text {i}", "ab"[i % 2]) for i in range(40)]
-    assert not any("missing text" in note for note in notes_of(load(write(tmp_path / "a.csv", rows))))
 
 
 # A column that says which part a row is in.
@@ -147,17 +127,14 @@ def test_rows_of_one_moment_stay_together(tmp_path: Path) -> None:
     assert parts["test"] == {f"text {i}" for i in range(60, 90)}
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["%m/%d/%Y", "%d.%m.%Y %H:%M", "%a, %d %b %Y %H:%M:%S +0000", "%d %B %Y", "%d%m%Y", "%d/%m/%y", "%y/%m/%d %H:%M"],
-)
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%a, %d %b %Y %H:%M:%S +0000", "%d%m%Y"])
 def test_the_format_of_times_is_given(tmp_path: Path, form: str) -> None:
     """It is asked for: the day, the month or the year may come first."""
     days = random.Random(1).sample(range(100), 100)
     start = datetime.datetime(2024, 1, 20)
     rows = [(f"text {i}", "ab"[i % 2], f'"{start + datetime.timedelta(i):{form}}"') for i in days]
     path = write(tmp_path / "a.csv", rows, "text,label,day")
-    with pytest.raises(InputError, match=r"--split-by-time day: .*expected (a time|times) such as 2024-12-31"):
+    with pytest.raises(InputError, match=r"--split-by-time day: .*Expected a time such as 2024-12-31"):
         load(path, split_by_time="day")
     splits = texts_of(load(path, split_by_time="day", time_format=form))
     assert splits["test"] == {f"text {i}" for i in range(90, 100)}
@@ -176,12 +153,9 @@ def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> N
 @pytest.mark.parametrize(
     ("dates", "printed"),
     [
-        (["03/04/2024", "05/04/2024", "04/05/2024"], r"--time-format '%d/%m/%Y', or '%m/%d/%Y'\."),
-        (["03042024", "05042024", "04052024"], r"--time-format '%d%m%Y', or '%m%d%Y'\."),
-        (["24/01/13", "24/02/13", "24/03/13"], r"--time-format '%d/%m/%y', or '%y/%m/%d'\."),
-        (["12.2023", "1.2024", "2.2024"], r"--time-format '%m\.%Y'\."),
-        (["2024.9", "2024.10", "2024.11"], r"--time-format '%Y\.%m'\."),
-        (["122023", "012024", "022024"], r"--time-format '%m%Y'"),
+        (["03/04/2024", "05/04/2024", "04/05/2024"], "--time-format, e.g. %d.%m.%Y"),
+        (["03042024", "05042024", "04052024"], "--time-format, e.g. %d.%m.%Y"),
+        (["12.2023", "1.2024", "2.2024"], "--time-format, e.g. %d.%m.%Y"),
         (["2024-01-01", "2024-01-02", "soon"], r"lines 4, 7, 10, 13, 16 and 5 more: .*'soon'"),
     ],
 )
@@ -189,13 +163,6 @@ def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: st
     rows = [(f"text {i}", "ab"[i % 2], dates[i % 3]) for i in range(30)]
     with pytest.raises(InputError, match=printed):
         load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
-
-
-@pytest.mark.parametrize("form", ["2024{:02}", "1000.{}", "{}00200", "{}"])
-def test_numbers_that_no_month_orders_differently(tmp_path: Path, form: str) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], form.format(1 + i // 10)) for i in range(90)]
-    splits = load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
-    assert texts_of(splits)["test"] == {f"text {i}" for i in range(80, 90)}
 
 
 # The record of an earlier run.
@@ -383,7 +350,7 @@ def test_empty_labels_stop_where_they_are_most(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2] if i % 4 < 2 and i else "") for i in range(40)])
     with pytest.raises(
         InputError,
-        match=r"a\.csv lines 2, 4, 5, 8, 9 and 16 more: the label is empty in 21 of 40 rows; .*--label-column, .*"
+        match=r"a\.csv lines 2, 4, 5, 8, 9 and 16 more: column 'label' is empty in 21 of 40 rows; .*--label-column, .*"
         r"--drop-unlabelled.*--predict-unlabelled",
     ):
         load(path)
@@ -420,13 +387,6 @@ def test_a_test_table_whose_scores_are_withheld_is_predicted(tmp_path: Path, low
     assert [len(part) for part in splits.unlabelled.values()] == [7] * is_withheld
 
 
-def test_scores_of_few_rows_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", i / 8 if i % 3 == 0 else "") for i in range(90)])
-    with pytest.raises(InputError, match="the label is empty in 60 of 90 rows"):
-        load(path)
-    assert len(load(path, predict_unlabelled=True).unlabelled["unlabelled.csv"]) == 60
-
-
 def test_a_test_table_without_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
     test = write(tmp_path / "test.csv", [(i, f"new {i}") for i in range(7)], "id,text")
@@ -446,38 +406,6 @@ def test_an_evaluation_table_without_labels_is_refused(tmp_path: Path) -> None:
 # Forms that are several things at once.
 
 
-def test_texts_and_labels_in_files_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("".join(f'text, "{i}" of\x85 many\n' for i in range(20)), encoding="utf-8")
-    (tmp_path / "labels.txt").write_text("".join(f"{i % 2}\r\n" for i in range(20)))
-    splits = load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
-    table = splits.train.table
-    assert table.column("text") == [f'text, "{i}" of\x85 many' for i in range(20)]
-    assert table.column("label") == [str(i % 2) for i in range(20)]
-    assert table.describe_rows([3]).endswith("texts.txt line 4")
-    (tmp_path / "labels.txt").write_text("1\n2\n")
-    with pytest.raises(InputError, match=r"--labels .*labels\.txt: expected a label for each of the 20 lines .* Got 2"):
-        load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
-
-
-def test_headers_of_files_of_texts_and_labels_are_no_row(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("text\n" + "".join(f"letter {i}\n" for i in range(20)))
-    (tmp_path / "labels.txt").write_text("label\n" + "".join(f"{'ab'[i % 2]}\n" for i in range(20)))
-    splits = load(tmp_path / "texts.txt", labels=str(tmp_path / "labels.txt"))
-    assert splits.labels == ["a", "b"]
-    assert len(splits.train.table) == 20
-    assert splits.train.table.describe_rows([0]).endswith("line 2")
-
-
-@pytest.mark.parametrize("flag", ["data", "labels"])
-def test_a_table_beside_a_file_of_lines_is_refused(tmp_path: Path, flag: str) -> None:
-    table = "text,label\n" + "".join(f"letter {i},{'ab'[i % 2]}\n" for i in range(20))
-    (tmp_path / "table.csv").write_text(table)
-    (tmp_path / "lines.txt").write_text("name\n" + "".join(f"{'ab'[i % 2]}\n" for i in range(20)))
-    paths = {"data": tmp_path / "lines.txt", "labels": tmp_path / "lines.txt", flag: tmp_path / "table.csv"}
-    with pytest.raises(InputError, match=rf"--{flag} .*table\.csv: expected one .* Got a table with several columns"):
-        load(paths["data"], labels=str(paths["labels"]))
-
-
 def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], i) for i in range(20)]
     named = write(tmp_path / "train.csv", rows, "mail,kind,number")
@@ -486,11 +414,6 @@ def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -
     columns = {"text_column": "mail", "label_column": "kind"}
     splits = load(named, eval_data=str(bare), **columns)
     assert splits.validation.texts("mail") == [f"other {i}" for i in range(12)]
-    splits = load(bare, eval_data=str(named), **columns)
-    assert splits.train.texts("mail") == [f"other {i}" for i in range(12)]
-    for number in range(2):
-        (tmp_path / f"part-{number}.csv").write_text(named.read_text() if number == 0 else bare.read_text())
-    assert len(load(tmp_path / "part-*.csv", **columns).train.table) == 32
 
 
 def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None:
@@ -499,14 +422,6 @@ def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None
     mixed = [row for i, pair in enumerate(labelled) for row in ([(f"none {i}", ""), pair] if i % 3 else [pair])]
     assert texts_of(load(write(tmp_path / "b.csv", mixed), drop_unlabelled=True)) == parts
     assert np.bincount([len(texts) for texts in parts.values()])[10] == 2
-
-
-def test_a_key_of_their_own_is_not_replaced(tmp_path: Path) -> None:
-    rows = [{"text": f"text {i}", "label": "ab"[i % 2], "split": f"mine {i}"} for i in range(24)]
-    (tmp_path / "a.json").write_text(json.dumps({"train": rows[:20], "dev": rows[20:]}))
-    splits = load(tmp_path / "a.json")
-    assert (len(splits.train), len(splits.validation)) == (20, 4)
-    assert splits.train.table.column("split") == [f"mine {i}" for i in range(24)]
 
 
 def test_groups_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
@@ -575,20 +490,12 @@ def test_labels_of_the_test_table_are_read_as_those_of_data(
     assert len(splits.test) == (3 if {" ", "-1"} & {*test_labels} else 6)
 
 
-def test_a_test_table_with_few_labels_is_said_with_what_to_do(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
-    test = write(tmp_path / "test.csv", [("new", "a"), ("newer", ""), ("newest", "")])
-    with pytest.raises(InputError, match=r"test\.csv lines 3, 4: the label is empty in 2 of 3 rows; "):
-        load(path, test_data=str(test))
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "printed"),
     [
         ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "different times"),
         ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
         ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
-        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"eval_labels": "l.txt"}, "--eval-labels: there are no"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], printed: str) -> None:

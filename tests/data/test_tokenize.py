@@ -27,8 +27,8 @@ from classify.data.tokenize import (
 from classify.errors import InputError
 from classify.modeling.hub import resolve_model
 from classify.tables import cache
-from classify.tables.formats.base import ReadOptions
-from classify.tables.formats.registry import read_table
+from classify.tables.options import ReadOptions
+from classify.tables.read import read_table
 from tests.support import tiny
 
 TEXTS = [text for text, _ in tiny.table_rows(50)] + ["", "qqq zzz", "card " * 40]

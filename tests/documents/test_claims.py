@@ -19,7 +19,7 @@ from classify.config.parser import parse_training, training_parser, yaml_keys
 from classify.evaluation.automation import find_threshold
 from classify.prediction import stream
 from classify.prediction.thresholds import find_confidence
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.tasks.single_label import SingleLabel
 from classify.training.inputs import check
 from tests.documents.test_readme import README, SAMPLE

@@ -13,7 +13,7 @@ from classify.commands import COMMANDS
 from classify.export.registry import TARGETS
 from classify.launch.accelerators import ACCELERATORS
 from classify.launch.strategies import STRATEGIES
-from classify.tables.formats.registry import SUFFIXES
+from classify.tables.read import SUFFIXES
 from classify.tasks.registry import TASKS
 from tests.support import python_page, settings_page
 from tests.support.documents import DISTRIBUTED, commands

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from tests.support import tiny
 from tests.support.documents import DISTRIBUTED, commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from classify.evaluation import baseline
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.tasks.single_label import SingleLabel
 from tests.support import tiny
 from tests.support.processes import ROOT

@@ -9,8 +9,6 @@ from sklearn.metrics import average_precision_score, f1_score, jaccard_score, ro
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import binary_cross_entropy, correlation_interval, regression_metrics, sigmoid
 from classify.evaluation.multi_label_metrics import choose_thresholds, decision_metrics, score
-from classify.tables.decide import Answer
-from classify.tables.label_lists import choose_separator, split_cell
 from classify.tasks.multi_label import MultiLabel
 
 LABELS = ["a", "b", "c", "d"]
@@ -105,34 +103,6 @@ def test_label_sets_are_alike_by_their_common_share() -> None:
     targets = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=np.uint8)
     expected = [[1, 0.5, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     np.testing.assert_allclose(MultiLabel(["a", "b", "c"]).similarity(targets), expected)
-
-
-@pytest.mark.parametrize(
-    ("values", "separator", "parts"),
-    [
-        (["a,b", "b,c", "a", "b", "c"], ",", ["a", "b"]),
-        (["a, b; c", "c; d", "a, b", "c", "d"], ";", ["a, b", "c"]),
-        (["a|b|", "c|b|", "a", "b", "c"], "|", ["a", "b"]),
-        (['["a", "b"]', "[]"], "[]", ["a", "b"]),
-        (["['a', \"b\"]", "['c']"], "[]", ["a", "b"]),
-        (["[1, 2]"], "[]", ["1", "2"]),
-        (["a b", "c"], None, ["a b"]),
-        ([f"Name {n}, Other" for n in range(50)], None, ["Name 0, Other"]),
-        ([f"a sentence of more words, {n % 3}" for n in range(50)], None, ["a sentence of more words, 0"]),
-        (["x,y"], None, ["x,y"]),
-    ],
-)
-def test_cells_are_split(values: list[str], separator: str | None, parts: list[str]) -> None:
-    answer = choose_separator(dict.fromkeys(values, 10))
-    assert isinstance(answer, Answer)
-    assert answer.value == separator
-    assert split_cell(values[0], separator) == parts
-
-
-@pytest.mark.parametrize("cell", ["[1, ", "{'a': 1}"])
-def test_a_cell_that_is_no_list(cell: str) -> None:
-    with pytest.raises(ValueError, match=r"no list|malformed"):
-        split_cell(cell, "[]")
 
 
 def test_scores_are_scipys() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classify.evaluation.predictions_file import write_predictions
+from classify.evaluation.predictions_file import read_predictions, write_predictions
 from classify.files import atomic_write
-from classify.tables.formats.delimited import read_written
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.tables.table import Table
 from classify.tasks.single_label import SingleLabel
 
@@ -22,7 +21,7 @@ def write(path: Path, table: Table, rows: np.ndarray, labels: list[str], probabi
     write_predictions(path, table, rows, task.prediction_columns(), task.prediction_fields(probabilities))
 
 
-@pytest.mark.parametrize("name", ["p.csv", "p.tsv"])
+@pytest.mark.parametrize("name", ["p.csv", "p.jsonl"])
 @pytest.mark.parametrize("odd", ["carriage\rreturn", "line\nfeed", 'quo"te', "com,ma", "t\tab", " spaces "])
 def test_what_is_written_reads_back_as_it_was(tmp_path: Path, name: str, odd: str) -> None:
     """Labels and column names, as a row of the table and as the program's own columns."""
@@ -44,7 +43,9 @@ def test_columns_that_pandas_numbered_are_read_back(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(f"0,1,2\n{rows}")
     table = read_table(str(tmp_path / "in.csv"))
     write(tmp_path / "p.csv", table, np.arange(30), ["a", "b"], np.full((30, 2), 0.5))
-    again = read_written(str(tmp_path / "p.csv"))
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "p.csv").rename(tmp_path / "predictions.csv")
+    again = read_predictions(tmp_path)
     assert again.columns == ["0", "1", "2", "predicted_label", "confidence", "prob_a", "prob_b"]
     assert again.column("1") == table.column("1")
 

@@ -21,7 +21,7 @@ from classify.modeling.hub import resolve_model
 from classify.modeling.layout import Boundaries
 from classify.modeling.loading import load_pretrained
 from classify.modeling.memory_estimate import count_weights
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json

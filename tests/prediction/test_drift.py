@@ -15,7 +15,7 @@ from classify.cli import main
 from classify.errors import InputError
 from classify.evaluation.predictions_file import read_predictions
 from classify.prediction.drift import Properties, _compare_labels, _tell_apart, compare_with_run, find_drift
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
@@ -131,7 +131,7 @@ def _write(path: Path, texts: list[str]) -> Path:
 
 def test_the_command(trained: Path, tmp_path: Path, capsys: Any) -> None:
     flags = ["compare", "--model", str(trained), "--cpu", "--data"]
-    other = _write(tmp_path / "other.csv", [f"zebra xylophone number {number} " * 9 for number in range(60)] + [""])
+    other = _write(tmp_path / "other.csv", ["", *(f"zebra xylophone number {number} " * 9 for number in range(60))])
     assert main([*flags, str(other)]) == 0
     out = capsys.readouterr().out
     assert "characters (median)" in out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
 import os
@@ -19,17 +18,15 @@ import pytest
 from classify import load_classifier
 from classify.cli import main
 from classify.console import allow_progress
-from classify.errors import DiskError, InputError
+from classify.errors import InputError
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.scope import Scope
 from classify.evaluation.scored_rows import ScoredRows
-from classify.files import TEMPORARY
-from classify.prediction import stream
 from classify.prediction.columns import PredictionColumns
 from classify.prediction.pytorch import PyTorchPredictor
 from classify.prediction.thresholds import find_confidence, find_set_limit
-from classify.tables.formats.registry import read_table
-from classify.tables.writers import ExcelWriter
+from classify.tables import writers
+from classify.tables.read import read_table
 from classify.tasks.single_label import SingleLabel
 from classify.training.run import train
 from tests.support import tiny
@@ -61,7 +58,7 @@ def predict(trained: Path, new: Path, out: Path, *more: str) -> int:
     return main(["predict", "--model", str(trained), "--data", str(new), "--out", str(out), "--cpu", *more])
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"])
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet", ".xlsx"])
 def test_the_ending_selects_the_format(
     trained: Path, new: Path, tmp_path: Path, probabilities: Any, ending: str
 ) -> None:
@@ -70,43 +67,6 @@ def test_the_ending_selects_the_format(
     assert table.column("text") == TEXTS
     written = np.array([[float(cell) for cell in table.column(f"prob_{name}")] for name in ("app", "card", "money")])
     np.testing.assert_allclose(written.T, probabilities, atol=1e-6)
-
-
-def test_blocks_resume_where_they_were(
-    trained: Path, new: Path, tmp_path: Path, probabilities: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """Ctrl-C in the third block of 8 rows keeps three blocks; --resume computes the others only."""
-    import signal
-
-    monkeypatch.setattr(stream, "_BLOCK", 8)
-    computed: list[int] = []
-    compute = PyTorchPredictor.compute_sharded
-
-    def compute_and_stop(predictor: PyTorchPredictor, first: Any, second: Any) -> Any:
-        computed.append(len(first))
-        if len(computed) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return compute(predictor, first, second)
-
-    monkeypatch.setattr(PyTorchPredictor, "compute_sharded", compute_and_stop)
-    out = tmp_path / "p.csv"
-    assert predict(trained, new, out) == 128 + signal.SIGINT
-    assert "24 of 50 rows are kept in" in capsys.readouterr().err
-    assert not out.exists()
-    assert stream.partial_path(out).exists()
-    assert predict(trained, new, out) == 2, "nothing is thrown away"
-    assert "continue it with --resume, or delete it" in capsys.readouterr().err
-    computed[:] = [0] * 3
-    killed, other = (tmp_path / f"{TEMPORARY}{name}-0123abcd" for name in ("p.csv", "q.csv"))
-    killed.touch()
-    other.touch()
-    assert predict(trained, new, out, "--resume") == 0
-    assert (killed.exists(), other.exists()) == (False, True), "what a process left that was killed while it wrote"
-    assert computed[3:] == [8, 8, 8, 2]
-    assert "24 rows were predicted by the interrupted command" in capsys.readouterr().out
-    assert not stream.partial_path(out).exists()
-    table = read_table(str(out))
-    np.testing.assert_allclose([float(p) for p in table.column("prob_card")], probabilities[:, 1], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["deberta", "roberta"])
@@ -119,71 +79,6 @@ def test_nothing_is_dropped_out_in_prediction(kind: str, table: Path, new: Path,
     written = [[float(cell) for cell in columns.column(f"prob_{label}")] for label in ("app", "card", "money")]
     with load_classifier(str(folder), use_cpu=True) as classifier:
         np.testing.assert_allclose(np.transpose(written), classifier.probabilities(TEXTS), atol=1e-5)
-
-
-def test_other_rows_are_not_resumed(
-    trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(stream, "_BLOCK", 8)
-    out = tmp_path / "p.csv"
-    partial = stream.PartialLogits(stream.partial_path(out), "another table", 3, resume=False)
-    partial.append(np.full((8, 3), 9, dtype=np.float32))
-    partial.close(remove=False)
-    assert predict(trained, new, out, "--resume") == 2
-    assert "delete it, or give another --out" in capsys.readouterr().err
-    stream.partial_path(out).unlink()
-    assert predict(trained, new, out, "--resume") == 0
-    assert "there was no interrupted prediction to resume" in capsys.readouterr().out
-
-
-def test_rows_that_a_power_failure_left_as_zeros_are_computed_again(tmp_path: Path) -> None:
-    partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    partial.append(np.arange(1, 7, dtype=np.float32).reshape(3, 2))
-    partial.append(np.array([[7, 0], [0, 0], [0, 0]], dtype=np.float32))
-    partial.close(remove=False)
-    again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
-    assert again.rows == 3
-    again.append(np.array([[8, 9]], dtype=np.float32))
-    assert [block.tolist() for block in again] == [[[1, 2], [3, 4], [5, 6], [8, 9]]]
-    again.close(remove=True)
-
-
-def test_a_partial_file_that_ends_in_a_row_loses_that_row(tmp_path: Path) -> None:
-    partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    partial.append(np.arange(1, 7, dtype=np.float32).reshape(3, 2))
-    partial.close(remove=False)
-    with (tmp_path / "p").open("r+b") as file:
-        file.truncate((tmp_path / "p").stat().st_size - 3)
-    again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
-    assert again.rows == 2
-    again.append(np.array([[8, 9]], dtype=np.float32))
-    np.testing.assert_array_equal(np.concatenate(list(again)), [[1, 2], [3, 4], [8, 9]])
-    again.close(remove=True)
-    assert not (tmp_path / "p").exists()
-
-
-def test_two_predictions_of_one_file(tmp_path: Path) -> None:
-    first = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    with pytest.raises(InputError, match="another prediction is writing it"):
-        stream.PartialLogits(tmp_path / "p", "k", 2, resume=True)
-    first.append(np.ones((3, 2), dtype=np.float32))
-    assert len(np.concatenate(list(first))) == 3, "the second prediction truncated the rows of the first"
-    first.close(remove=False)
-    with pytest.raises(InputError, match="continue it with --resume"):
-        stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    stream.PartialLogits(tmp_path / "p", "k", 2, resume=True).close(remove=True)
-
-
-def test_a_partial_file_without_rows_is_no_interrupted_prediction(tmp_path: Path) -> None:
-    stream.PartialLogits(tmp_path / "p", "another", 3, resume=False).close(remove=False)
-    again = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    again.append(np.array([[1, 2]], dtype=np.float32))
-    np.testing.assert_array_equal(np.concatenate(list(again)), [[1, 2]])
-    again.close(remove=True)
-    (tmp_path / "p").write_bytes(b"notes of mine")
-    with pytest.raises(InputError, match="delete it, or give another --out"):
-        stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    assert (tmp_path / "p").read_bytes() == b"notes of mine"
 
 
 @pytest.mark.slow
@@ -200,7 +95,6 @@ def test_pipes(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> 
 
 
 def _environment() -> dict[str, str]:
-    import os
 
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -253,10 +147,10 @@ def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
 def test_too_many_rows_for_a_sheet(
     trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(ExcelWriter, "most_rows", 50)
+    monkeypatch.setattr(writers, "_SHEET_ROWS", 50)
     monkeypatch.setattr(PyTorchPredictor, "compute_sharded", lambda *_: pytest.fail("it predicts"))
     assert predict(trained, new, tmp_path / "p.xlsx") == 2
-    assert "a sheet of Excel holds 49 rows. Got 50" in capsys.readouterr().err
+    assert "a sheet of Excel holds 49 rows and 16,384 columns. Got 50 and" in capsys.readouterr().err
 
 
 def test_a_launcher_cannot_share_a_pipe(trained: Path, tmp_path: Path) -> None:
@@ -467,7 +361,7 @@ def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--out", "p.csv", "--resume"], "--text predicts one text and prints it; drop --out, --resume"),
+        (["--out", "p.csv"], "--text predicts one text and prints it; drop --out"),
         (["--sheet", "a", "--no-header"], "--text predicts one text and prints it; drop --sheet, --no-header"),
         (["--encoding", "utf-8", "--text-pair-column", "b"], "prints it; drop --encoding, --text-pair-column"),
         (["--text", "b"], "--text is given several times"),
@@ -488,20 +382,6 @@ def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_
         capsys.readouterr().err
         == f"error: --out {out}: the file exists; give another name, or --overwrite to replace it.\n"
     )
-    assert predict(trained, new, out, "--resume") == 2, "there is nothing to resume"
     assert out.read_bytes() == b"by hand"
     assert predict(trained, new, out, "--overwrite") == 0
     assert read_table(str(out)).column("text") == TEXTS
-
-
-def test_a_full_disk_names_the_file_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    partial = stream.PartialLogits(tmp_path / "p", "k", 2, resume=False)
-    partial.append(np.ones((3, 2), dtype=np.float32))
-
-    def refuse(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(DiskError, match=r"p: No space left on device; 3 rows are kept in it; .* --resume"):
-        partial.append(np.ones((1, 2), dtype=np.float32))
-    partial.close(remove=True)

@@ -46,20 +46,21 @@ def test_rows_come_out_as_they_come_in(predicting: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        json.dumps([{"text": "my card"}, {"text": "the app"}], indent=1),
-        '{"text": "my card"}\n{"text": "the app"}\n',
-        "my card\nthe app",
-    ],
-    ids=["JSON", "JSON Lines", "lines"],
+    "content", ['{"text": "my card"}\n{"text": "the app"}\n', "my card\nthe app"], ids=["JSON Lines", "lines"]
 )
 def test_other_forms(predicting: subprocess.Popen[str], content: str) -> None:
     output, errors = predicting.communicate(content, timeout=60)
     assert [line.split(",")[0] for line in output.splitlines()] == ["text", "my card", "the app"], errors
 
 
-def test_what_is_no_table_is_refused(predicting: subprocess.Popen[str]) -> None:
+def test_a_header_without_the_texts_is_a_text_and_said_to_be(predicting: subprocess.Popen[str]) -> None:
     output, errors = predicting.communicate("id,name\n1,2\n2,3\n", timeout=60)
+    assert len(output.splitlines()) == 4
+    assert "the first line does not name the column 'text', so each line is a text" in errors
+
+
+def test_whole_json_is_refused(predicting: subprocess.Popen[str]) -> None:
+    content = json.dumps([{"text": "my card"}, {"text": "the app"}], indent=1)
+    output, errors = predicting.communicate(content, timeout=60)
     assert (output, predicting.returncode) == ("", 2)
-    assert errors.startswith("error: -: which is the text column 'text'?")
+    assert "expected an object of JSON per line" in errors

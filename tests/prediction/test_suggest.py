@@ -13,7 +13,7 @@ import pytest
 from classify import load_classifier
 from classify.cli import main
 from classify.prediction.suggest import _drop_near_copies
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny

@@ -17,7 +17,7 @@ from classify.report.comparison import ComparedRun, Comparison, verdict
 from classify.report.page import write_comparison, write_report
 from classify.report.result import Result
 from classify.report.verdict import _of_100, find_steps, sentences
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json

@@ -52,8 +52,8 @@ def check(folder: Path) -> tuple[str, str]:
     """Return "right", "asked" or "wrong", and what came out."""
     expected = yaml.safe_load((folder / "expected.yaml").read_text(encoding="utf-8"))
     try:
-        with _working_directory(folder):
-            outcome = read(_arguments(folder, expected.get("flags")))
+        with working_directory(folder):
+            outcome = read(arguments(folder, expected.get("flags")))
     except InputError as error:
         return ("right" if ASK in expected["accept"] else "asked"), str(error).splitlines()[0]
     except Exception as error:
@@ -95,7 +95,7 @@ def _is_same(name: str, value: Any, outcome: Mapping[str, Any]) -> bool:
     return bool(value == found)
 
 
-def _arguments(folder: Path, flags: str | list[str] | None) -> list[str]:
+def arguments(folder: Path, flags: str | list[str] | None) -> list[str]:
     words = shlex.split(flags) if isinstance(flags, str) else list(map(str, flags or ()))
     return words if "--data" in words else ["--data", _find_data(folder), *words]
 
@@ -108,7 +108,7 @@ def _find_data(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _working_directory(folder: Path) -> Iterator[None]:
+def working_directory(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-from classify.data.languages import load_identifier
+from classify.data.languages import detect_languages
 
 MODULES = (
     "accelerate.state",
@@ -37,7 +37,7 @@ for module in MODULES:
     importlib.import_module(module)
 
 # What each process that reads a table, or loads a model, would make for half a second.
-load_identifier(norm_probs=True)
+detect_languages(["English"])
 get_checkpoint_conversion_mapping("bert")
 
 assert torch.get_num_threads() == 1, "OMP_NUM_THREADS=1 must be set before the fork server starts"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from classify.cli import main
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from tests.support import tiny
 from tests.support.processes import Process, unlaunched
 from tests.support.runs import read_json

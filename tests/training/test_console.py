@@ -23,7 +23,7 @@ from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.tables import source
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training import terminal
 from classify.training.run import train
 from tests.support.runs import make_config

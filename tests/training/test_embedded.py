@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from classify.cli import main
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from tests.support import tiny
 from tests.support.processes import ROOT
 from tests.support.runs import read_json

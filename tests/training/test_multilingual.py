@@ -11,7 +11,7 @@ from classify.cli import main
 from classify.config.run_config import RunConfig
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, DataConfig, TrainingConfig
 from classify.modeling import quantized_e5
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training.inputs import check
 from tests.support import tiny
 from tests.support.processes import not_here

@@ -17,7 +17,7 @@ from classify.errors import InputError
 from classify.files import read_json
 from classify.report.result import Result
 from classify.serving.app import describe
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny

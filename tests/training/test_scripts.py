@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from classify.tables.formats.registry import read_table
+from classify.tables.read import read_table
 from tests.support import tiny
 from tests.support.processes import ROOT, SCRIPT
 from tests.support.runs import read_json

@@ -1,0 +1,128 @@
+"""Read the rows of standard input as they come, so that predictions do not wait for its end."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import queue
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow
+
+from classify.errors import InputError
+from classify.modeling.result_folder import trained_texts
+from classify.tables.json_file import from_records
+from classify.tables.options import ReadOptions
+from classify.tables.roles import find_text_columns
+from classify.tables.source import STANDARD_INPUT
+from classify.tables.table import Table, to_arrow
+from classify.tables.texts import TextColumns
+
+# Lines that are predicted together, if they are there.
+_LINES = 256
+_DELIMITERS = (",", "\t", ";", "|")
+# Between the columns of a table that has one: texts hold commas.
+_UNIT_SEPARATOR = "\x1f"
+
+
+def read_lines(
+    settings: dict[str, Any], text_column: str | None, pair: str | None, options: ReadOptions
+) -> Iterator[tuple[Table, TextColumns]]:
+    """Yield the rows of standard input as they come, with their text columns.
+
+    A first line with the names of the text columns is a header of CSV, an object begins JSON Lines; else each line is a
+    text. Raises InputError for a line that does not fit.
+    """
+    lines = _Lines(options.encoding or "utf-8")
+    first = next(lines, None)
+    if first is None:
+        return
+    wanted = trained_texts(settings)
+    named = tuple((text_column or "").split(",")) if text_column else wanted.named
+    delimiters = _DELIMITERS if options.delimiter is None else (options.delimiter,)
+    headers = {delimiter: next(csv.reader([first], delimiter=delimiter)) for delimiter in delimiters}
+    delimiter = next((sign for sign, names in headers.items() if set(named) <= set(names)), None)
+    number = 1 if delimiter is None else 2
+    everything = itertools.chain([] if delimiter is not None else [first], lines)
+    note = None
+    if delimiter is not None:
+        if len(headers[delimiter]) == 1:
+            delimiter = _UNIT_SEPARATOR
+        records: Iterator[Any] = csv.reader(everything, delimiter=delimiter)
+        names = headers[delimiter]
+    elif first.lstrip().startswith("{"):
+        records, names = map(_parse, everything), []
+    elif re.fullmatch(r"\s*\[\s*(\{.*)?", first, re.DOTALL):
+        raise InputError(f"{STANDARD_INPUT}: expected an object of JSON per line. Got a list; give a file with --data.")
+    else:
+        records, names = ([line.rstrip("\r\n")] for line in everything), [wanted.fields[0]]
+        note = f"the first line does not name the column {names[0]!r}, so each line is a text"
+    while block := lines.take(records):
+        places = np.arange(number, number + len(block))
+        number += len(block)
+        if names:
+            wrong = next((place for place, record in enumerate(block) if len(record) != len(names)), None)
+            if wrong is not None:
+                raise InputError(
+                    f"{STANDARD_INPUT} row {places[wrong]}: expected {len(names)} fields. Got {len(block[wrong])}."
+                )
+            arrow = pyarrow.table(dict(zip(names, map(to_arrow, zip(*block, strict=True)), strict=True)))
+            table = Table(STANDARD_INPUT, "", arrow, "standard input", places, "row")
+        else:
+            table = from_records(block, STANDARD_INPUT, "", "JSON Lines", places, "line")
+        if note is not None:
+            table, note = table.add_note(note), None
+        texts = find_text_columns(table, wanted, text_column, pair)
+        yield texts.derive(table), texts
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise InputError(f"{STANDARD_INPUT}: expected a JSON object per line. Got {line[:60]!r} instead.")
+    return record
+
+
+class _Lines:
+    """Lines of standard input, which a thread reads ahead, so that those that are there can be taken together."""
+
+    def __init__(self, encoding: str):
+        self._waiting: queue.Queue[str | None] = queue.Queue(4 * _LINES)
+        threading.Thread(target=self._read, args=(encoding,), daemon=True).start()
+
+    def _read(self, encoding: str) -> None:
+        # A duplicated descriptor: a thread that waits for sys.stdin aborts the interpreter at its end.
+        with open(os.dup(sys.stdin.fileno()), encoding=encoding, errors="replace", newline="") as text:
+            for line in text:
+                self._waiting.put(line)
+        self._waiting.put(None)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._waiting.get()
+        if line is None:
+            self._waiting.put(None)
+            raise StopIteration
+        return line
+
+    def take(self, records: Iterator[Any]) -> list[Any]:
+        """The next records: at least one, then those whose lines have come; [] at the end."""
+        block = list(itertools.islice(records, 1))
+        while block and len(block) < _LINES and not self._waiting.empty():
+            more = list(itertools.islice(records, 1))
+            if not more:
+                break
+            block += more
+        return block

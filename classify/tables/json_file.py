@@ -1,0 +1,183 @@
+"""JSON: records as a list, as lines, under one key, or as columns. Nested keys are joined by dots."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow
+
+from classify.errors import EXCERPT, InputError, list_some
+from classify.tables.options import ReadOptions
+from classify.tables.source import Source
+from classify.tables.table import Table, to_arrow
+from classify.tables.text import find_encoding
+
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+_OBJECT_OR_LIST = re.compile(r"\s*(\{\s*(\"|\})|\[\s*(\{|\]))")
+_EXPECTED = "expected a list of objects, an object per line, or an object of columns"
+
+
+def claims(source: Source) -> bool:
+    """Whether a file is JSON: by its name, or because it begins as an object, or a list of objects, does."""
+    if not source.is_file:
+        return False
+    start = source.head[:4096].replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe").decode("utf-8", "ignore")
+    return source.suffix in SUFFIXES or _OBJECT_OR_LIST.match(start) is not None
+
+
+def read(source: Source, options: ReadOptions) -> Table:
+    """Read the records. Raises InputError with the lines that are no objects."""
+    records, table = _read(source, options)
+    del records
+    return replace(table, original=lambda: _read(source, options)[0])
+
+
+def _read(source: Source, options: ReadOptions) -> tuple[Sequence[Mapping[str, Any]], Table]:
+    encoding = find_encoding(source.head, options.encoding, source.path)
+    with source.open() as stream:
+        data = stream.read()
+    try:
+        text = data.decode(encoding.name).lstrip("\ufeff")
+    except UnicodeError as error:
+        raise InputError(
+            f"{source.path}: not {encoding.shown} ({str(error).splitlines()[0]}); save it as UTF-8."
+        ) from None
+    lines = _Lines(source.path, options.skips_bad_rows)
+    records: Sequence[Mapping[str, Any]] = lines.records
+    places, unit, form = lines.places, "line", "JSON Lines"
+    if not lines.read(text):
+        records, form = _find_records(_parse(text, source.path), source.path)
+        places, unit = list(range(1, len(records) + 1)), "record"
+    table = from_records(records, source.path, source.sha256, form, np.array(places, dtype=np.int64), unit)
+    if lines.bad:
+        table = table.add_note(f"{len(lines.bad)} lines skipped that are no objects: {list_some(lines.bad)}")
+        table = replace(table, skipped=len(lines.bad))
+    return records, table
+
+
+class _Lines:
+    """Objects, one in each line."""
+
+    def __init__(self, path: str, skips_bad_rows: bool):
+        self.path, self.skips_bad_rows = path, skips_bad_rows
+        self.records: list[Mapping[str, Any]] = []
+        self.places: list[int] = []
+        self.bad: list[int] = []
+
+    def read(self, text: str) -> bool:
+        """Read lines of objects; return False where they are none. Raises InputError for single ones that are not."""
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if isinstance(record, dict):
+                self.records.append(record)
+                self.places.append(number)
+            elif not self.records:
+                return False
+            else:
+                self.bad.append(number)
+        if len(self.records) < 2 or len(self.bad) > len(self.records):
+            self.bad.clear()
+            return False
+        if self.bad and not self.skips_bad_rows:
+            shown = list_some(self.bad)
+            raise InputError(
+                f"{self.path}: expected one JSON object per line. Got something else in line {shown}. Mend it, or skip "
+                "these lines with --on-bad-rows skip."
+            )
+        return True
+
+
+def _parse(text: str, path: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply; {_EXPECTED}.") from None
+    except ValueError as error:
+        raise InputError(
+            f"{path}: not JSON ({error}); {_EXPECTED}. Objects may not have commas between their lines, nor be printed "
+            "over several lines one after another."
+        ) from None
+
+
+def _find_records(content: Any, path: str) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """The records of a whole file, and its form. Raises InputError where it holds none, or several lists of them."""
+    if _are_records(content):
+        return content, "JSON"
+    if isinstance(content, dict):
+        lists = {key: value for key, value in content.items() if _are_records(value)}
+        if len(lists) == 1:
+            (key, records) = next(iter(lists.items()))
+            return records, f"JSON, records under {key!r}"
+        if lists:
+            shown = list_some([f"{key!r} ({len(value)})" for key, value in lists.items()])
+            raise InputError(f"{path}: lists of records under several keys: {shown}; save one of them as a file.")
+        columns = list(content.values())
+        if columns and all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns):
+            return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)], "JSON, columns"
+    got = json.dumps(content, ensure_ascii=False)[:EXCERPT]
+    raise InputError(f"{path}: {_EXPECTED}. Got {got} instead.")
+
+
+def _are_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(record, dict) for record in value)
+
+
+def from_records(
+    records: Sequence[Mapping[str, Any]], path: str, sha256: str, form: str, places: Any, unit: str
+) -> Table:
+    """A table of objects: missing keys are empty cells, and nested ones are joined by dots."""
+    names = dict.fromkeys(name for record in records for name in record)
+    if not names:
+        raise InputError(f"{path}: expected keys in the records, such as text and label. Got none.")
+    columns: dict[str, Sequence[Any]] = {}
+    for name in names:
+        columns |= flatten(name, [record.get(name) for record in records])
+    cells = {name: to_arrow(map(as_text, values)) for name, values in columns.items()}
+    return Table(path, sha256, pyarrow.table(cells), form, places, unit)
+
+
+def flatten(name: str, values: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """The columns of a column: of objects one per key, as `name.key`; of lists of objects a list per key.
+
+    Where some values are objects and others are none, all stay as they are.
+    """
+    filled = [value for value in values if value is not None and value != []]
+    if filled and all(isinstance(value, Mapping) for value in filled):
+        keys = dict.fromkeys(key for value in filled for key in value)
+        inner = {key: [None if value is None else value.get(key) for value in values] for key in keys}
+    elif filled and all(
+        isinstance(value, list) and all(isinstance(item, Mapping) for item in value) for value in filled
+    ):
+        keys = dict.fromkeys(key for value in filled for item in value for key in item)
+        inner = {
+            key: [None if value is None else [item.get(key) for item in value] for value in values] for key in keys
+        }
+    else:
+        return {name: values}
+    columns: dict[str, Sequence[Any]] = {}
+    for key, below in inner.items():
+        columns |= flatten(f"{name}.{key}", below)
+    return columns
+
+
+def as_text(value: Any) -> str:
+    """A cell as text: text as it is, nothing as "", 3.0 as 3.0, lists and objects as JSON."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=as_text)
+    return value.decode() if isinstance(value, bytes) else str(value)

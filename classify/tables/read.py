@@ -1,0 +1,98 @@
+"""Read a table of any format: the first that claims a path reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from classify.errors import InputError, list_some
+from classify.tables import arrow_file, csv_file, excel, folders, json_file
+from classify.tables.options import ReadOptions
+from classify.tables.source import Source
+from classify.tables.table import Table
+
+SUFFIXES = (*json_file.SUFFIXES, *arrow_file.SUFFIXES, *excel.SUFFIXES, *csv_file.SUFFIXES)
+# What this program does not read, by the first bytes, and what to do.
+_REFUSED = (
+    (rb"%PDF-", "a PDF; copy the table into a spreadsheet, and save that as CSV"),
+    (rb"\x80[\x02-\x05]", "a pickle, which could run code when it is loaded; save the table as CSV or Parquet"),
+    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|head|table)\b", "a web page; save its table as CSV"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of table. `takes` are the options that it reads by."""
+
+    claims: Callable[[Source], bool]
+    read: Callable[[Source, ReadOptions], Table]
+    takes: frozenset[str] = frozenset()
+
+
+FORMATS = (
+    Format(lambda source: folders.is_hub(source.path), folders.read_hub),
+    Format(lambda source: folders.holds_classes(Path(source.path)), folders.read_documents, frozenset({"encoding"})),
+    Format(excel.claims, excel.read, frozenset({"sheet", "header", "skip_lines"})),
+    Format(arrow_file.claims, arrow_file.read),
+    Format(json_file.claims, json_file.read, frozenset({"encoding"})),
+    Format(
+        lambda source: source.is_file, csv_file.read,
+        frozenset({"encoding", "delimiter", "quote", "header", "skip_lines"}),
+    ),
+)  # fmt: skip
+
+
+def read_table(path: str, flag: str = "--data", options: ReadOptions = ReadOptions()) -> Table:  # noqa: B008
+    """Read the table that a path names: a file, several, a folder, a data set of the hub.
+
+    Raises InputError with all faults, and QuestionError where the file leaves open how it is to be read.
+    """
+    names = folders.list_files(path)
+    return (
+        _read_one(path, flag, options)
+        if names == [path]
+        else folders.read_several(names, path, flag, options, _read_one)
+    )
+
+
+def _read_one(path: str, flag: str, options: ReadOptions) -> Table:
+    source = Source(path, flag)
+    if not folders.is_hub(path) and not Path(path).is_dir():
+        source.check(SUFFIXES)
+        _refuse(source)
+    format = next((format for format in FORMATS if format.claims(source)), None)
+    if format is None:
+        files = [entry for entry in Path(path).iterdir() if entry.is_file()]
+        names = sorted(entry.name for entry in Path(path).iterdir())
+        suffixes = {entry.suffix for entry in files if entry.suffix in SUFFIXES}
+        joined = f" For its files as one table give {flag} '{path}/*{min(suffixes)}'." if suffixes else ""
+        raise InputError(
+            f"{flag} {path}: expected a file, a folder with one subfolder of .txt files per class, or one with "
+            f"files named train.*, validation.*, test.*. Got a folder with {list_some(names) or 'nothing'} instead."
+            + joined
+        )
+    unused = [name for name in options.given if name not in format.takes]
+    if unused:
+        flag_name = "no-header" if options.header is False and unused[0] == "header" else unused[0].replace("_", "-")
+        raise InputError(f"{path}: --{flag_name} has no effect on such a table; drop it.")
+    table = format.read(source, options)
+    if not table.columns:
+        raise InputError(f"{path}: no column with values.")
+    return table
+
+
+def _refuse(source: Source) -> None:
+    """Raise InputError where a file is of a kind that this program does not read."""
+    start = source.head[:4096]
+    for pattern, what in _REFUSED:
+        if re.match(pattern, start):
+            raise InputError(f"{source.path}: this is {what}.")
+    is_known = excel.claims(source) or arrow_file.claims(source)
+    if (
+        not is_known
+        and b"\0\0" in start.replace(b"\0\0\xfe\xff", b"")
+        and not start.startswith((b"\xff\xfe", b"\xfe\xff"))
+    ):
+        raise InputError(f"{source.path}: not a table this program reads; expected CSV, JSON, Parquet or Excel.")

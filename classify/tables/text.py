@@ -1,0 +1,180 @@
+"""From bytes to characters: the encoding of a text file.
+
+A byte-order mark, UTF-8, or UTF-16 by its zeros is certain. Of the older encodings two are told by their bytes alone:
+GB18030, whose two-byte characters are common hanzi, and cp1252, where few letters are beyond ASCII. Any other is asked.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+
+from classify.errors import EXCERPT, InputError
+from classify.tables.decide import Question, QuestionError
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark begins alike
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# What a question shows one line under, where it decodes: multi-byte encodings first, since they rarely do by chance.
+_ASKED = (
+    "gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255",
+    "cp1256", "koi8_r", "cp850",
+)  # fmt: skip
+# Names for messages; Python's own are `utf-8-sig` and the like.
+_SHOWN = {"utf-8-sig": "UTF-8", "utf-8": "UTF-8", "utf-16": "UTF-16", "utf-32": "UTF-32", "gb18030": "GB18030"}
+# Share of a file's two-byte characters that must be hanzi of GB 2312, level 1: the 3,755 commonest, sorted by sound.
+_COMMON_HANZI = 0.9
+# Largest share of letters beyond ASCII in texts of western Europe: Icelandic has a tenth, Czech and Hungarian, which
+# cp1252 would misread, as many.
+_WESTERN = 1 / 5
+# Letters that a text in cp1252 hardly has: those of Icelandic and Estonian alone, and those that Slavic, Baltic and
+# Turkish texts have at the same bytes in their own encodings. Signs that are letters of those stand inside words.
+_ELSEWHERE = frozenset("ðþýšžõ")
+_PORTUGUESE = "ã"
+_SIGNS = "ªº"
+# Share of all letters up to which these are an exception, as in a file whose apostrophes were damaged before.
+_FEW_ODD = 0.005
+# Share of zeros in every second byte of UTF-16 with mostly Latin letters.
+_ZEROS = 0.3
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A codec of Python, and whether that is certain: if not, it is printed with its flag."""
+
+    name: str
+    certain: bool = True
+
+    @property
+    def shown(self) -> str:
+        return _SHOWN.get(self.name, self.name)
+
+
+def find_encoding(head: bytes, requested: str | None, path: str) -> Encoding:
+    """The encoding of a file that begins with `head`, as far as it says; UTF-8 where it is ASCII.
+
+    Raises InputError for an unknown name of --encoding, QuestionError where the bytes leave it open.
+    """
+    if requested is not None:
+        return Encoding(_look_up(requested))
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return Encoding(name)
+    for start, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if len(head) > 3 and head[start::2].count(0) > _ZEROS * len(head) / 2 > 4 * head[1 - start :: 2].count(0):
+            return Encoding(name)
+    if is_utf8(head):
+        return Encoding("utf-8")
+    return find_legacy(head, path)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are UTF-8, but for a character that is cut at their end."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def find_legacy(data: bytes, path: str) -> Encoding:
+    """The encoding of bytes that are not UTF-8, whose lines beyond ASCII are enough.
+
+    Raises InputError for damaged UTF-8, QuestionError where it is neither GB18030 nor cp1252.
+    """
+    lines = [line for line in data.splitlines() if not line.isascii()]
+    foreign = b"\n".join(lines)
+    decoded = foreign.decode("utf-8", "surrogateescape")
+    invalid = sum("\udc80" <= character <= "\udcff" for character in decoded)
+    valid = sum(character > "\x7f" for character in decoded) - invalid
+    if valid > invalid:
+        _refuse_damaged(data, path)
+    if _is_gb18030(foreign):
+        return Encoding("gb18030", certain=False)
+    if 10 * valid <= invalid and _is_cp1252(foreign, len(re.findall(rb"[A-Za-z]", data))):
+        return Encoding("cp1252", certain=False)
+    line = max(lines[:100], key=lambda line: sum(byte > 127 for byte in line))
+    candidates = {name: _show(line, name) for name in _ASKED if _decodes(foreign, name)}
+    raise QuestionError(
+        path,
+        [
+            Question(
+                "which encoding shows this line right",
+                tuple(f"{name} {shown!r}" for name, shown in candidates.items()),
+                tuple(f"--encoding {name}" for name in candidates)[:1],
+            )
+        ],
+    )
+
+
+def _refuse_damaged(data: bytes, path: str) -> None:
+    """Raise InputError with the lines that are not UTF-8, as most are."""
+    numbers = [number for number, line in enumerate(data.split(b"\n"), start=1) if not is_utf8(line + b"\n")]
+    shown = ", ".join(map(str, numbers[:5]))
+    raise InputError(
+        f"{path}: UTF-8 but for line{'s' * (len(numbers) > 1)} {shown}, damaged or in another encoding. "
+        "Mend them, or leave them out with --on-bad-rows skip."
+    )
+
+
+def _is_gb18030(data: bytes) -> bool:
+    try:
+        text = data.decode("gb18030")
+    except UnicodeDecodeError:
+        return False
+    pairs = [character.encode("gb18030") for character in text if character > "\xff"]
+    letters = [pair for pair in pairs if not (len(pair) == 2 and 0xA1 <= pair[0] <= 0xA3)]  # without punctuation
+    common = [pair for pair in letters if 0xB0 <= pair[0] <= 0xD7 and pair[1] >= 0xA1]
+    # In EUC-KR the same bytes are Hangul, which ends at C8: the later half of the hanzi never occurs.
+    later = sum(pair[0] > 0xC8 for pair in common)
+    return len(common) > _COMMON_HANZI * len(letters) and later > len(common) / 10
+
+
+def _is_cp1252(data: bytes, ascii_letters: int) -> bool:
+    """Whether bytes are texts of western Europe: few letters are beyond ASCII, and no sign stands inside a word."""
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        return False
+    if "\0" in text:
+        return False
+    letters = Counter(character for character in text.lower() if character > "\x7f" and character.isalpha())
+    elsewhere = sum(letters[letter] for letter in _ELSEWHERE) if not letters[_PORTUGUESE] else 0
+    inside = re.findall(r"(?<=[a-z])[^\x00-\x7f](?=[a-z])", text)
+    signs = [sign for sign in inside if sign in _SIGNS or unicodedata.category(sign)[0] in "SN"]
+    total = letters.total() + ascii_letters
+    return letters.total() <= _WESTERN * total and elsewhere + len(signs) <= _FEW_ODD * total
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _show(line: bytes, encoding: str) -> str:
+    """A line from shortly before its first byte beyond ASCII."""
+    first = next(place for place, byte in enumerate(line) if byte > 127)
+    return line.decode(encoding)[max(0, first - EXCERPT // 4) :][:EXCERPT].strip()
+
+
+def _look_up(name: str) -> str:
+    """Python's name of a codec. Raises InputError where there is none, or it is not one of texts."""
+    try:
+        codec = codecs.lookup(name)
+        "a".encode(name)
+    except (LookupError, ValueError, TypeError, UnicodeError):
+        known = ", ".join(("utf-8", "utf-16", "gb18030", "cp1252", "cp1251", "shift_jis"))
+        raise InputError(f"--encoding {name}: no such encoding; expected one of Python's, such as {known}.") from None
+    if not getattr(codec, "_is_text_encoding", True):
+        raise InputError(f"--encoding {name}: this is no encoding of texts.")
+    return "utf-8-sig" if codec.name == "utf-8" else codec.name
