@@ -30,15 +30,9 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class ClassifyError(Exception):
-    """Base of all errors with a message for the user. Exit 1, unless a subclass says otherwise.
-
-    `everywhere`: every rank raises the same error, so one process per machine prints it (`commands.failure.fail`), and
-    the process group is closed as usual (`World.close`); otherwise the rank that raises it prints it,
-    and aborts the group where its peers would wait on their devices.
-    """
+    """Base of all errors with a message for the user. Exit 1, unless a subclass says otherwise."""
 
     exit_code = 1
-    everywhere = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without calling the constructor, whose arguments are not `args`: joblib sends errors to its parent."""
@@ -57,9 +51,10 @@ class InputError(ClassifyError):
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Return whether another process of the group ended while this one waited for it."""
+    """Whether another process of the group ended, or made no progress, while this one waited for it."""
     text = str(error).lower()
-    return any(sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe"))
+    signs = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting")
+    return any(sign in text for sign in signs)
 
 
 class ErrorList(list[str]):
@@ -89,19 +84,13 @@ class ErrorList(list[str]):
 class DeviceError(InputError):
     """Invalid device, or rank in the process group, of this process. Exit 2."""
 
-    everywhere = False
-
 
 class RankError(ClassifyError):
     """An error of this rank only, e.g. out of memory. Exit 1."""
 
-    everywhere = False
-
 
 class DiskError(InputError):
     """The disk refuses a write of this process. Exit 2."""
-
-    everywhere = False
 
 
 # Items of a list, and characters of a cell, that a message shows.

@@ -71,19 +71,7 @@ class DeviceConfig:
         check=at_least(-1),
         restored=False,
     )
-    ddp_timeout: int = option(
-        1800,
-        "seconds a rank waits for the others (within a step, see --stall-seconds)",
-        "--ddp-timeout",
-        check=above(0),
-    )
-    stall_seconds: float = option(
-        300,
-        "seconds without progress in a step or evaluation, of any process, after which the run ends and names the one "
-        "that stalled; 0: never",
-        "--stall-seconds",
-        check=at_least(0),
-    )
+    ddp_timeout: int = option(600, "seconds a rank waits for the others", "--ddp-timeout", check=above(0))
 
     @functools.cached_property
     def device_plan(self) -> DevicePlan:
@@ -96,7 +84,7 @@ class DeviceConfig:
         """Start the process group and return this process's `World`."""
         from classify.distributed import process_group
 
-        return process_group.start(self.device_plan, self.device, self.ddp_timeout, self.stall_seconds)
+        return process_group.start(self.device_plan, self.device, self.ddp_timeout)
 
     @functools.cached_property
     def _setup_devices(self) -> torch.device:

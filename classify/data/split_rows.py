@@ -74,7 +74,7 @@ def cap_rows(labels: Rows, rows: Rows, limit: int, *, seed: int) -> Rows:
     quota = _round_to(exact, limit, counts)
     while quota.sum() > limit:  # one row for each of many rare classes can be more than there is room for
         quota[quota.argmax()] -= 1
-    order = np.argsort(_draws(seed, len(rows)), kind="stable")
+    order = np.argsort(_draws(seed, len(rows), of="sample"), kind="stable")
     return rows[_place_in_class(own, order) < quota[own]]
 
 
@@ -216,9 +216,9 @@ def _count(labels: Rows, classes: int) -> Rows:
     return np.bincount(labels, minlength=classes).astype(np.int64)
 
 
-def _draws(seed: int, count: int) -> npt.NDArray[np.uint64]:
-    # The word "split" as a number makes these draws differ from those of the epochs' order.
-    return np.random.PCG64(np.random.SeedSequence([seed, 0x73706C6974])).random_raw(count)
+def _draws(seed: int, count: int, of: str = "split") -> npt.NDArray[np.uint64]:
+    # The word as a number makes draws differ: a sample by the draws of the split would hold the rows of one fold alone.
+    return np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(of.encode())])).random_raw(count)
 
 
 def _round_to(exact: npt.NDArray[np.float64], total: int, most: Rows) -> Rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 
 from classify.errors import DeviceError
@@ -31,11 +30,8 @@ def interface_towards(address: str) -> str | None:
     return None
 
 
-def check_master_address(address: str, port: int, *, listens: bool) -> None:
-    """Raise DeviceError if MASTER_ADDR cannot be resolved, or MASTER_PORT is taken and this process `listens`.
-
-    torch would retry for half an hour, or fail with a message about sockets.
-    """
+def check_master_address(address: str, port: int) -> None:
+    """Raise DeviceError if MASTER_ADDR cannot be resolved, which torch would try until its time-out."""
     if not 0 < port < _PORTS:
         raise DeviceError(f"MASTER_PORT={port}: expected a port from 1 to {_PORTS - 1}, the same for all processes.")
     try:
@@ -46,16 +42,3 @@ def check_master_address(address: str, port: int, *, listens: bool) -> None:
             f"MASTER_ADDR={address} cannot be resolved on this machine ({reason}); give the address of the first "
             "machine as all others see it."
         ) from None
-    if not listens:
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does, to reuse a recent port
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise
-            raise DeviceError(
-                f"MASTER_PORT={port} is not available ({error.strerror}); set a free port above 1023, the same for all "
-                "processes."
-            ) from None

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from classify.distributed.network import check_master_address, interface_towards
-from classify.distributed.watchdog import Watchdog
 from classify.distributed.world import World
 from classify.errors import DeviceError
 from classify.launch import accelerators, interrupts, process_settings
@@ -27,13 +26,15 @@ from classify.launch.launcher import Launch, export, take_listener
 
 _PATIENCE_SECONDS = 20.0
 _TIMEOUT = re.compile(r"time(d |-)?out", re.IGNORECASE)
+# How torch's store says that another program has its port, or that only root may listen on it.
+_NOT_LISTENING = re.compile(r"name: E(?:ADDRINUSE|ACCES), message: ([\w ]+)")
 # Number of process groups formed by this process: a script may train, or load a classifier, more than once.
 _formed = 0
 # A reserved address (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
 _OUTSIDE = "192.0.2.1"
 
 
-def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800, stall_seconds: float = 0) -> World:
+def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 600) -> World:
     """Start the process group if there are several processes, and set device and number of threads."""
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
@@ -42,16 +43,15 @@ def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 1800, s
         torch.set_num_threads(threads)
     if accelerators.of(device.type).in_torch_accelerator:
         torch.accelerator.set_device_index(device.index)
-    store = None
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
-        store = _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
-    world = World(plan, device, store, watchdog=Watchdog(stall_seconds, plan.launch, store))
+        _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
+    world = World(plan, device, timeout=timeout_seconds)
     world.topology = _topology(world)
     return world
 
 
-def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distributed.Store:
-    """Meet the other ranks and form the default process group; return its store."""
+def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
+    """Meet the other ranks and form the default process group."""
     global _formed
     launch = plan.launch
     if torch.distributed.is_initialized():
@@ -60,7 +60,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
             "torch.distributed.destroy_process_group(), or train in processes that have formed none."
         )
     address, port = launch.address or "127.0.0.1", launch.port or 0
-    check_master_address(address, port, listens=launch.is_main and not launch.has_store)
+    check_master_address(address, port)
     interface = interface_towards(address)
     if interface is not None and interface.startswith("lo") and launch.world_size > launch.local_world_size:
         interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
@@ -71,7 +71,7 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
     rank = f"rank {launch.rank} of {launch.world_size}"
     with (
         _note_if_slow(f"{rank} waits for the others at {address}:{port}"),
-        _refuse_timeout(f"{rank}: not all ranks came to {address}:{port} within {timeout.total_seconds():g} s"),
+        _explain_failure(f"{rank}: not all ranks came to {address}:{port} within {timeout.total_seconds():g} s", port),
     ):
         store = _open_store(launch, timeout)
         owns_device = plan.n_gpu > 0 and not plan.backend_spec.in_main_memory  # else ranks may share one
@@ -90,7 +90,6 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> torch.distribu
             device_id=torch.device(plan.device) if owns_device else None,
         )
     _formed += 1
-    return store
 
 
 def _import_backend(plan: DevicePlan) -> None:
@@ -129,11 +128,16 @@ def _note_if_slow(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _refuse_timeout(what: str) -> Iterator[None]:
-    """Raise DeviceError where torch stops waiting for a rank in this block."""
+def _explain_failure(what: str, port: int) -> Iterator[None]:
+    """Raise DeviceError where torch stops waiting for a rank in this block, or cannot listen on the port."""
     try:
         yield
     except RuntimeError as error:  # DistStoreError and DistNetworkError are such
+        if (reason := _NOT_LISTENING.search(str(error))) is not None:
+            raise DeviceError(
+                f"MASTER_PORT={port} is not available ({reason[1]}); set a free port above 1023, the same for all "
+                "processes."
+            ) from None
         if not _TIMEOUT.search(str(error)):
             raise
         raise DeviceError(

@@ -13,9 +13,9 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from classify.distributed.watchdog import FAILED, Watchdog
-from classify.errors import ClassifyError, InputError, is_lost_peer
-from classify.launch import accelerators, launcher
+from classify.distributed.stall import dump_if_stalled
+from classify.errors import InputError
+from classify.launch import accelerators
 from classify.launch.accelerator import Accelerator
 from classify.launch.device_plan import DevicePlan, ParallelMode
 
@@ -23,19 +23,16 @@ from classify.launch.device_plan import DevicePlan, ParallelMode
 _GLOO_SECONDS = 0.1
 # Maximum of `World.cache_sharers`, so that micro-batches do not become too small.
 _SHARERS = 4
-# Key of the store: a rank has printed that a peer is lost.
-_REPORTED = "reported"
 
 
 @dataclass
 class World:
-    """This process's device, rank and collectives."""
+    """This process's device, rank and collectives; ranks wait `timeout` seconds for each other."""
 
     plan: DevicePlan
     device: torch.device
-    store: torch.distributed.Store | None = None
     topology: list[dict[str, Any]] = field(default_factory=list)
-    watchdog: Watchdog = field(default_factory=Watchdog)
+    timeout: float = 0
     closed: bool = False
     _before_close: list[Callable[[], object]] = field(default_factory=list, repr=False)
 
@@ -232,6 +229,10 @@ class World:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
 
+    def dump_if_stalled(self) -> contextlib.AbstractContextManager[None]:
+        """Write this rank's stack if the block takes so long that the others give up, see `stall`."""
+        return dump_if_stalled(self.timeout if self.distributed else 0)
+
     def before_close(self, release: Callable[[], object]) -> None:
         """Call `release` before the process group is destroyed."""
         self._before_close.append(release)
@@ -239,19 +240,15 @@ class World:
     def close(self, error: BaseException | None = None) -> None:
         """Destroy the process group; safe to call twice.
 
-        After an `error` of this rank only, the others may wait for it in a collective on their devices, and destroying
-        the group would wait too. So it is aborted: this process exits at once, and its launcher ends the others. gloo's
+        After an `error` the others may wait for this rank in a collective on their devices, and destroying the group
+        would wait, too. So it is aborted: this process exits at once, and its launcher ends the others. gloo's
         processes detect a lost peer themselves.
         """
         if self.closed:
             return
         self.closed = True
-        self.watchdog.close()
         up = self.distributed and torch.distributed.is_initialized()
-        if up and error is not None:
-            self._tell_peers(error)
-        alone = error is not None and not (isinstance(error, ClassifyError) and error.everywhere)
-        abort = up and alone and not self.plan.backend_spec.detects_lost_peers
+        abort = up and error is not None and not self.plan.backend_spec.detects_lost_peers
         if abort:
             # Aborts all groups, including FSDP's; torch 2.13 has no public function. Vendors' backends may not support
             # it.
@@ -266,28 +263,6 @@ class World:
                 # aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
-
-    @contextlib.contextmanager
-    def announce_errors(self) -> Iterator[None]:
-        """Report a lost peer at once where this block waits for one: the launcher is about to end this process."""
-        try:
-            yield
-        except Exception as error:
-            self._tell_peers(error)
-            raise
-
-    def _tell_peers(self, error: BaseException) -> None:
-        """Note in the store that this rank prints an error; where a peer was lost that has not, one rank prints so.
-
-        --nproc prints that itself.
-        """
-        if self.store is None or launcher.here().is_worker:
-            return
-        with contextlib.suppress(RuntimeError):  # the store may have ended with its process
-            if not is_lost_peer(error):
-                self.store.set(FAILED, "")
-            elif not self.store.check([FAILED]) and self.store.add(_REPORTED, 1) == 1:
-                launcher.print_killed("another process of this run ended without an error message")
 
     def describe(self) -> str:
         """Return device, parallel mode and strategy in words."""

@@ -40,8 +40,8 @@ def compute_logits(
     try:
         local_batches = sampler.shard_batches(batches, costs, world.rank, world.world_size)
         idle = world.all_reduce_max(len(local_batches)) - len(local_batches) if sharding.is_sharded(classifier) else 0
-        for number, batch in enumerate(local_batches, 1):
-            with world.watchdog.watch("scoring batch", number):
+        for batch in local_batches:
+            with world.dump_if_stalled():
                 for places, output in _compute_in_memory(classifier, tokens, rows, batch, world, features):
                     local_places.append(places)
                     # A lazily executing device would compile all batches into one graph.
@@ -50,12 +50,12 @@ def compute_logits(
                     )
             bar.update(len(batch) * world.world_size)
         for _ in range(idle):  # FSDP: other ranks still compute; the result is dropped
-            with world.watchdog.watch("scoring batch", len(local_batches)):
+            with world.dump_if_stalled():
                 classifier(classifier.batch(tokens, rows[:1]).to(world.device), features=features)
     finally:
         bar.close()
         classifier.train(training)
-    with world.watchdog.watch("scoring batch", len(local_batches)):
+    with world.dump_if_stalled():
         return _gather(local_places, outputs, len(rows), width, world)
 
 

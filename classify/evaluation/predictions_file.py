@@ -34,7 +34,8 @@ JOIN = "|"
 
 def read_predictions(folder: Path) -> Table:
     """Read predictions.csv of a result folder, with the texts that were predicted. Raises OSError and InputError."""
-    table = csv_file.read(Source(str(folder / FILE)), ReadOptions(encoding="utf-8", quote='"', header=True))
+    written = ReadOptions(encoding="utf-8", quote='"', header=True, like={"delimiter": ","})
+    table = csv_file.read(Source(str(folder / FILE)), written)
     if not read_json(folder / "run.json").get("config", {}).get("training", {}).get("excel_safe"):
         return table
     columns = [to_arrow(map(unescape_formula, table.column(name))) for name in table.columns]

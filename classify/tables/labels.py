@@ -335,7 +335,8 @@ def find_odd_row(table: Table, texts: str, label: str, classes: ClassNames, kept
             and len(text) < min(_HARDLY * usual, _LONGEST_UNIT)
         ):
             shown = f"{text[:EXCERPT]!r} with the label {cell[:EXCERPT]!r}"
-            question = f"{table.describe_rows([row])}: is {shown} a row of the table"
+            place = table.place_of(row) if table.files else f"{table.unit} {table.place_of(row)}"
+            question = f"is {shown} ({place}) a row of the table"
             keep = f"--label-names {shlex.quote(f'{cell}={cell}')} to keep it"
             return Question(question, (), (f"--unlabelled-value={shlex.quote(cell)} to leave it out", keep))
     return None

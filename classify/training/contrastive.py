@@ -92,7 +92,7 @@ def contrastive_warmup(
     while step < steps:
         rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
         seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
-        with world.watchdog.watch("contrastive step", step + 1):
+        with world.dump_if_stalled():
             while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
                 rows //= 2
                 if rows < _LEAST_ROWS:

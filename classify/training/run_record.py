@@ -43,7 +43,6 @@ class RunRecord:
         with output.world.sync_errors(), output.writing("run.json"):
             if output.is_writer:
                 self.write("interrupted")
-                output.world.watchdog.before_exit = lambda: self.write("failed")
         try:
             yield self
         except (Interrupted, KeyboardInterrupt):

@@ -110,7 +110,7 @@ def fit(
     minutes, progress = context.config.training.max_minutes, trainer.progress
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
-    with stop_signals() as received, context.world.announce_errors(), bar_of_steps as bar:
+    with stop_signals() as received, bar_of_steps as bar:
         ended = trainer.fit(
             [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),

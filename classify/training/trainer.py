@@ -216,7 +216,7 @@ class Trainer:
             if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
             skipped = progress.skipped_steps
-            with self.world.watchdog.watch("step", progress.step + 1):
+            with self.world.dump_if_stalled():
                 loss, weight, norm = self.train_step(step)
                 recent_loss, recent_weight = recent_loss + loss, recent_weight + weight
                 progress.step += 1
@@ -275,7 +275,7 @@ class Trainer:
         Adds it to the epoch's loss, which a checkpoint holds, so it is called before each. Raises ClassifyError where
         the mean is not finite.
         """
-        with self.world.watchdog.watch("step", self.progress.step):
+        with self.world.dump_if_stalled():
             total = self.world.all_reduce_sum([float(loss)])[0]
         self.progress.epoch_loss += total
         self.progress.epoch_weight += weight
@@ -345,7 +345,6 @@ class Trainer:
                 loss = self.loss.loss_sum(strategy.forward(micro_batch.batches), micro_batch.targets)
                 strategy.backward(loss * (scale * micro_batch.counted), micro_batch.last)
                 total += micro_batch.counted * loss.detach()
-            world.watchdog.beat()
         return total, weight_sum
 
     def micro_batches(self, step: sampler.Step) -> Iterator[MicroBatch]:

@@ -70,6 +70,8 @@ def words(table: Path, model: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+# What a rank prints whose peer has ended.
+LOST = "error: another process of this run has ended, or made no progress (--ddp-timeout); its own error says why."
 # What fails, and the whole line that tells it.
 BROKEN = (
     'ValueError("the memory of this machine is broken")',
@@ -119,10 +121,8 @@ def test_one_ranks_error_ends_all(
     assert process.returncode == 1
     assert ended - float(report.read_text()) < 15
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, err
-    assert re.fullmatch(failure[1], errors[0])
-    if way == "nproc":
-        assert err.count("\n") == 1, err
+    (cause,) = (line for line in errors if not line.startswith(LOST))
+    assert re.fullmatch(failure[1], cause)
     assert read_json(tmp_path / "out" / "run.json")["status"] == "failed"
 
 
@@ -132,7 +132,7 @@ def test_ranks_that_nobody_ends_meet_the_same_fault(table: Path, model_folder: P
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     message = run_ranks(2, "run_classify.py", *words(table, model_folder), folder=tmp_path, timeout=60, code=2)
     assert "the folder exists and is not empty" in message[0]
-    assert message[1] == ""
+    assert message[1] == message[0]
 
 
 def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder:
         weights.write_bytes(weights.read_bytes()[:-1])
     message = run_ranks(2, *command, "--resume", folder=tmp_path, timeout=60, code=3)
     assert message[0].splitlines()[-1].startswith("error: ")
-    assert message[1] == ""
+    assert message[1] == message[0].splitlines(keepends=True)[-1]
 
 
 def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Process]:
@@ -202,7 +202,7 @@ def test_a_restarted_job_resumes(
         process.wait()
     assert process.returncode == 0
     assert "out: resuming from step-" in out
-    assert errors.read_text().count("error: another process of this run ended without an error message;") == 1
+    assert LOST in errors.read_text()
     for name in ("model.safetensors", "predictions.csv"):
         assert (tmp_path / "out" / name).read_bytes() == (undisturbed / name).read_bytes()
 
@@ -210,7 +210,7 @@ def test_a_restarted_job_resumes(
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
-        ({"MASTER_PORT": "taken"}, ["MASTER_PORT=", "Address already in use", "free port"]),
+        ({"MASTER_PORT": "taken"}, ["MASTER_PORT=", "address already in use", "free port"]),
         ({"MASTER_ADDR": "no.such.host.invalid"}, ["MASTER_ADDR=no.such.host.invalid", "not known"]),
         ({"MASTER_ADDR": None}, ["RANK=0", "WORLD_SIZE=2", "MASTER_ADDR"]),
         ({"LOCAL_RANK": None}, ["RANK=0", "LOCAL_RANK is not"]),
@@ -258,13 +258,13 @@ def test_contradictions_come_once(
         (["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators only"),
     ],
 )
-def test_launched_ranks_tell_a_contradiction_once(
+def test_launched_ranks_tell_a_contradiction_in_one_line(
     table: Path, model_folder: Path, tmp_path: Path, more: list[str], line: str
 ) -> None:
     first, second = run_ranks(2, "run_classify.py", *words(table, model_folder, *more), folder=tmp_path, code=2)
     assert first.startswith(f"error: {line}")
     assert first.count("\n") == 1
-    assert second == ""
+    assert second == first
 
 
 def exchange_and_leave() -> None:

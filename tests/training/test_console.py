@@ -22,8 +22,6 @@ from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
-from classify.tables import source
-from classify.tables.read import read_table
 from classify.training import terminal
 from classify.training.run import train
 from tests.support.runs import make_config
@@ -94,18 +92,6 @@ def test_a_reader_that_leaves_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert sys.stdout.name == os.devnull
     with pytest.raises(BrokenPipeError):
         stream.close()
-
-
-def test_a_long_file_is_read_with_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    rows = [f"text {number},{'ab'[number % 2]}" for number in range(300)]
-    (tmp_path / "my.csv").write_text("\n".join(["text,label", *rows]))
-    short = read_table(str(tmp_path / "my.csv"))
-    monkeypatch.setattr(console, "_DELAY", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(source, "_LONG_BYTES", 100)
-    assert read_table(str(tmp_path / "my.csv")).arrow == short.arrow
-    assert "B/s" in capsys.readouterr().err
 
 
 def test_where_there_is_no_terminal_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -114,8 +114,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bare.csv").write_text("".join(f"{text},{label}\n" for text, label in rows))
     (folder / "carets.csv").write_text("".join(f"{text}^{label}\n" for text, label in [("text", "label"), *rows]))
     write("accents.csv", "text,label", [[f"{text} déjà vu à côté" for text in texts], list(labels)])
-    for name, lines in (("texts", texts), ("labels", labels), ("shifted", labels[1:] + labels[:1])):
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     broken = (folder / "base.csv").read_text(encoding="utf-8").splitlines()
     broken[30] += ",one,too,many"
     (folder / "broken.csv").write_text("\n".join(broken) + "\n", encoding="utf-8")
@@ -132,10 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Names of files stand for those of `folder`, as does the model's.
-TABLES = {"data", "eval_data", "test_data", "labels", "eval_labels", "test_labels", "split_like", "model"}
-TEXTS = {"data": "texts.txt", "labels": "labels.txt"}
-EVALUATED = {**TEXTS, "eval_data": "texts.txt", "eval_labels": "labels.txt"}
-TESTED = {**TEXTS, "test_data": "texts.txt", "test_labels": "labels.txt"}
+TABLES = {"data", "eval_data", "test_data", "split_like", "model"}
 WIDE = {"data": "wide.csv", "text_column": "text", "label_column": "label"}
 DROPPED = {"dropout": 0.3}
 ADAPTED = {"lora": True}
@@ -144,19 +139,16 @@ CASES: dict[str, Case] = {
     "data": Case({"data": "other.csv"}),
     "eval_data": Case({"eval_data": "tested.csv"}, scores("eval")),
     "test_data": Case({"test_data": "tested.csv"}, scores("test")),
-    "labels": Case({"labels": "shifted.txt"}, beside=TEXTS),
-    "eval_labels": Case({"eval_labels": "shifted.txt"}, scores("eval"), beside=EVALUATED),
-    "test_labels": Case({"test_labels": "shifted.txt"}, scores("test"), beside=TESTED),
     "text_column": Case({"text_column": "other"}, beside=WIDE),
     "label_column": Case({"label_column": "kind"}, classes, beside=WIDE),
     "text_pair_column": Case({"text_pair_column": "other"}, beside=WIDE),
     "text_column_delimiter": Case({"text_column_delimiter": " and "}, beside={**WIDE, "text_column": "text,other"}),
     "task": Case({"task": "single"}, classes, beside={"data": "lists.csv"}),
     "encoding": Case({"encoding": "latin-1"}, predictions, beside={"data": "accents.csv"}),
-    "sheet": Case({"sheet": "second"}, beside={"data": "book.xlsx"}, refused_without="which is the sheet"),
+    "sheet": Case({"sheet": "second"}, beside={"data": "book.xlsx"}, refused_without="--sheet"),
     "header": Case({"header": True}, beside={"data": "bare.csv"}),
-    "no_header": Case({"no_header": True}, classes, beside={"data": "base.csv"}),
-    "delimiter": Case({"delimiter": "^"}, beside={"data": "carets.csv"}, refused_without="which is the delimiter"),
+    "no_header": Case({"no_header": True}, classes, beside={"data": "base.csv"}, refused="line 1"),
+    "delimiter": Case({"delimiter": "^"}, beside={"data": "carets.csv"}, refused_without="Got the one column"),
     "quote": Case({"quote": "none"}, beside={"data": "quoted.csv"}),
     "skip_lines": Case({"skip_lines": 3}, beside={"data": "base.csv"}),
     "label_separator": Case({"label_separator": "#"}, classes, beside={"data": "lists.csv"}),
@@ -235,7 +227,6 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "sync_batch_norm": ("tests.distributed.test_batch_norm", "test_synchronized_processes_are_one"),
     "ddp_backend": ("tests.distributed.test_failures", "test_nccl_is_refused_where_no_accelerator_is_found"),
     "local_rank": ("tests.launch.test_device_plan", "test_the_flag_of_the_old_launcher_stands_for_the_variable"),
-    "stall_seconds": ("tests.distributed.test_watchdog", "test_a_rank_that_stalls_is_named"),
     "ddp_timeout": ("tests.distributed.test_failures", "test_a_rank_waits_no_longer_than_it_may"),
     "save_on_each_node": ("tests.distributed.test_two_machines", "test_each_machine_gets_all_files"),
     "overwrite_output_dir": ("tests.training.test_run", "test_a_folder_in_use_is_refused_and_overwritten_on_demand"),

@@ -214,7 +214,7 @@ def test_few_rows_are_cross_validated_by_themselves(
     assert "split: train 60, 5 folds, test 0" in printed
     assert "fold 5 of 5: accuracy" in printed
     assert "5-fold cross-validation: accuracy" in printed
-    more = tiny.write_table(tmp_path / "more.csv", [*tiny.table_rows(60), ("a new text", "pos"), ("another", "neg")])
+    more = tiny.write_table(tmp_path / "more.csv", [*tiny.table_rows(60), *tiny.table_rows(2, seed=9)])
     again = run.train(make_config(model_folder, more, tmp_path / "again", split_like=str(out), **settings))
     before, after = predictions(out), predictions(again)
     assert [row["fold"] for row in after[:60]] == [row["fold"] for row in before]
@@ -280,7 +280,7 @@ def test_labels_in_several_columns_have_no_suspects(model_folder: Path, tmp_path
     rows = [",".join([text, *("x" * (name == label) for name in names)]) for text, label in tiny.table_rows(60)]
     path = tmp_path / "my.csv"
     path.write_text("\n".join([",".join(["text", *names]), *rows]) + "\n", encoding="utf-8")
-    out = run.train(folded(model_folder, path, tmp_path / "out"))
+    out = run.train(folded(model_folder, path, tmp_path / "out", label_column=",".join(names)))
     assert read_json(out / "metrics.json")["task"] == "single_label"
     assert not (out / "suspects.csv").exists()
 

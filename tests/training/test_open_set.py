@@ -93,7 +93,7 @@ def test_evaluation(trained: Path, table_with_odd_rows: Path, tmp_path: Path, ca
 
 
 def test_other_texts_are_noticed(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    data = write_rows(tmp_path / "odd.csv", odd_rows(40, ""))
+    data = write_rows(tmp_path / "odd.csv", odd_rows(120, ""))
     assert main(["compare", "--model", str(trained), "--data", str(data), "--cpu"]) == 0
     (line,) = (
         line for line in capsys.readouterr().out.splitlines() if line.startswith("probability of being in scope")
@@ -210,7 +210,7 @@ def test_an_upload_predicts_with_the_file_and_without_file_and_entry(trained: Pa
     names = ("model.safetensors", "config.json", "classify.json", "tokenizer.json", "tokenizer_config.json")
     for name in names:
         (tmp_path / name).write_bytes((trained / name).read_bytes())
-    with pytest.raises(InputError, match=r"in_scope\.safetensors is missing; 'oos' cannot be told without it"):
+    with pytest.raises(InputError, match=r"in_scope\.safetensors is missing; 'oos' cannot be recognized without it"):
         load_classifier(str(tmp_path))
     settings = read_json(tmp_path / "classify.json")
     del settings["in_scope"]
