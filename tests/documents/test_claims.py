@@ -17,7 +17,6 @@ from classify.cli import main
 from classify.config import hf_arguments
 from classify.config.parser import parse_training, training_parser, yaml_keys
 from classify.evaluation.automation import find_threshold
-from classify.prediction import stream
 from classify.prediction.thresholds import find_confidence
 from classify.tables.read import read_table
 from classify.tasks.single_label import SingleLabel
@@ -166,10 +165,6 @@ def test_intervals_of_scores(model_folder: Path, tmp_path: Path) -> None:
     assert (low < score).all()
     assert (score < high).all()
     assert high - score == pytest.approx(score - low, abs=1e-3)
-
-
-def test_rows_from_which_a_prediction_is_kept() -> None:
-    assert f"Above {stream._BLOCK:,} rows `--resume` continues" in QUICKSTART
 
 
 def test_a_launcher_shares_the_rows(place: Path, tmp_path: Path) -> None:
