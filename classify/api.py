@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from classify.modeling.attributions import WordAttribution
-    from classify.modeling.given_head import HeadFactory
     from classify.prediction.predictor import Predictor
     from classify.tables.table import Table
-    from classify.training.parts import LossFunction, Metric, OptimizerFactory, Parts, TrainerCallback
+    from classify.training.parts import LossFunction, Metric, Parts, TrainerCallback
 
 # Up to here floats are exact whole numbers.
 _MOST_EXACT = 2**53
@@ -41,23 +40,15 @@ class Run:
     `folder` is the output folder, as an absolute path. As a context manager it frees the model on exit.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        use_cpu: bool = False,
-        distributed: bool = False,
-        head: HeadFactory | None = None,
-    ):
+    def __init__(self, folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False):
         """Open an output folder. Raises InputError if it is not one.
 
-        With `distributed` the processes of a launcher share the texts of each prediction; `head` made the model's own
-        head; see `load`.
+        With `distributed` the processes of a launcher share the texts of each prediction; see `load`.
         """
         from classify.modeling.result_folder import read_settings
 
         self.folder = Path(folder).absolute()
-        self._use_cpu, self._distributed, self._head = use_cpu, distributed, head
+        self._use_cpu, self._distributed = use_cpu, distributed
         read_settings(str(self.folder))
 
     def __repr__(self) -> str:
@@ -168,7 +159,7 @@ class Run:
     def _predictor(self) -> Predictor:
         from classify.prediction.predictor import load_classifier
 
-        return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed, head=self._head)
+        return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed)
 
 
 @overload
@@ -181,8 +172,6 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     loss: LossFunction | None = None,
     metrics: Mapping[str, Metric] | None = None,
-    head: HeadFactory | None = None,
-    optimizer: OptimizerFactory | None = None,
 ) -> Path: ...
 
 
@@ -200,8 +189,6 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     loss: LossFunction | str | None = None,
     metrics: Mapping[str, Metric] | None = None,
-    head: HeadFactory | str | None = None,
-    optimizer: OptimizerFactory | None = None,
     **options: Any,
 ) -> Run | Path:
     """Train a classifier and return its `Run`.
@@ -216,10 +203,7 @@ def train(
       and ones (n, labels), or standardized scores (n,) are the targets. A step's loss is the mean over its rows.
     - `metrics` are functions of probabilities (rows, outputs) and targets that return a number, larger is better; their
       names may be `metric_for_best_model`.
-    - `head(width, outputs)` returns a module from features (n, width) to logits (n, outputs) in place of the output
-      layer. Its last layer, a `torch.nn.Linear`, computes the logits.
-    - `optimizer(groups)` returns a `torch.optim.Optimizer` of AdamW's parameter groups, whose `lr` each step sets.
-    A run is resumed with the same loss, metrics, head and optimizer; `load` wants the head, too.
+    A run is resumed with the same loss and metrics.
 
     If `data` is a `RunConfig`, returns the path of the output folder. Processes that you start yourself pass `rank`,
     `world_size` and the rendezvous address (`init_method="tcp://127.0.0.1:29500"`).
@@ -230,14 +214,8 @@ def train(
     check_platform()
     from classify.training.parts import Parts
 
-    flags = {name: value for name, value in (("loss", loss), ("head", head)) if isinstance(value, str)}
-    parts = Parts(
-        callbacks,
-        None if isinstance(loss, str) else loss,
-        metrics or {},
-        optimizer,
-        None if isinstance(head, str) else head,
-    )
+    flags = {"loss": loss} if isinstance(loss, str) else {}
+    parts = Parts(callbacks, None if isinstance(loss, str) else loss, metrics or {})
     place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
         if labels is not None or options or flags:
@@ -276,7 +254,7 @@ def _train(
     """Train on a table of any kind."""
     config, tables = _configure(data, labels, options, "classify.train")
     folder = _run(config, place, parts, tables, pages=pages)
-    return Run(folder, use_cpu=config.training.use_cpu, head=None if parts is None else parts.head)
+    return Run(folder, use_cpu=config.training.use_cpu)
 
 
 def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) -> tuple[RunConfig, dict[str, Table]]:
@@ -320,16 +298,13 @@ def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
     return compare_folders([Path(folder) for folder in folders]).as_json()
 
 
-def load(
-    folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False, head: HeadFactory | None = None
-) -> Run:
+def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:
     """Open the output folder of a run, trained on any device. Raises InputError if it is not one.
 
     This process predicts by itself. With `distributed` the processes that a launcher started form a group and share the
-    texts: each makes the same calls with the same texts, and gets all results. `head` is that of `train`, if one was
-    given there.
+    texts: each makes the same calls with the same texts, and gets all results.
     """
-    return Run(folder, use_cpu=use_cpu, distributed=distributed, head=head)
+    return Run(folder, use_cpu=use_cpu, distributed=distributed)
 
 
 def _words(options: dict[str, Any]) -> list[str]:

@@ -51,9 +51,6 @@ class DeviceConfig:
         affects={"computation"},
         common=True,
     )
-    device_memory: float | None = option(
-        None, "GiB per device for --strategy model (default: free memory)", "--device-memory", check=above(0)
-    )
     sync_batch_norm: bool = option(
         False,
         "compute BatchNorm statistics over the rows of all processes",

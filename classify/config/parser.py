@@ -150,8 +150,6 @@ def training_parser(program: str, *, full_help: bool = True, description: str = 
             group.add_argument("--config", metavar="FILE", help=file)
             like = "take tables and settings of an earlier run; flags override them"
             group.add_argument("--like", metavar="FOLDER", help=like)
-            plan = "print the detected columns, the devices and the memory estimate, and exit"
-            group.add_argument("--plan", action="store_true", help=plan)
             group.add_argument("--debug", action="store_true", help="show the traceback of an error")
             group.add_argument("--help-all", action="help", help="list every flag and exit")
     for name in hf_arguments.NAMES:
@@ -253,7 +251,7 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
     given: dict[str, Any] = vars(namespace)
-    plan, path, like = bool(given.pop("plan", False)), given.pop("config", None), given.pop("like", None)
+    path, like = given.pop("config", None), given.pop("like", None)
     given.pop("debug", None)  # `cli` reads it, before anything is parsed
     faults = ErrorList(unknown_words(unknown, parser))
     settings = _Settings(foreign=_pop_foreign(given))
@@ -268,7 +266,7 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
         settings.add(_read_stored(like, "--like", faults))
     values = {name: _join_values(name, hf_arguments.to_value(name, raw)) for name, raw in settings.values.items()}
     ignored = tuple(settings.ignored)
-    return RunConfig.from_values(values, settings.names, faults, plan=plan, sources=settings.sources, ignored=ignored)
+    return RunConfig.from_values(values, settings.names, faults, sources=settings.sources, ignored=ignored)
 
 
 def _pop_foreign(given: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from classify.config.fields import Effect, convert, shown_name
 from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
-from classify.launch.strategies import STRATEGIES
 
 # Apex's levels at which the model itself holds half weights.
 _HALF_WEIGHT_LEVELS = ("O2", "O3")
@@ -46,7 +45,6 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    plan: bool = False
     sources: Mapping[str, ValueSource] = field(default_factory=dict)
     # Arguments of other scripts that have no effect here.
     ignored: tuple[str, ...] = ()
@@ -76,7 +74,7 @@ class RunConfig:
 
     def validate(self) -> RunConfig:
         """Return the settings with each value converted to its field's type. Raises InputError with all faults."""
-        others = {name: getattr(self, name) for name in ("plan", "sources", "ignored")}
+        others = {name: getattr(self, name) for name in ("sources", "ignored")}
         values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}
         return RunConfig.from_values(values, **others)
 
@@ -203,9 +201,6 @@ class RunConfig:
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
         strategy = training.strategy_spec
-        if training.device_memory is not None and not strategy.takes_memory_budget:
-            takers = " or ".join(name for name, spec in STRATEGIES.items() if spec.takes_memory_budget)
-            faults.append(f"--device-memory works only with --strategy {takers}; add that, or drop --device-memory.")
         if self.model.lora and not strategy.takes_lora:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
         if self.data.drop_unlabelled and self.data.predict_unlabelled:

@@ -335,7 +335,7 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
     max_minutes: float | None = option(
         None,
-        "time limit in minutes from the command's start; fewer epochs if they would not fit",
+        "time limit in minutes from the command's start; the learning rate falls with the time",
         "--max-minutes",
         check=above(0),
         affects={"later steps"},
@@ -474,19 +474,6 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         "fold it into the output layer",
         "--calibrate",
         affects={"result"},
-    )
-    on_nan: Literal["stop", "skip"] = option(
-        "stop",
-        "at a loss or gradient that is not finite: stop, or skip the step on all ranks, at most one step in 100",
-        "--on-nan",
-        affects={"later steps", "steps"},
-    )
-    on_collapse: Literal["continue", "retry"] = option(
-        "continue",
-        "where all validation texts get the same output after an epoch: continue, or retry once from the best weights "
-        "at half the learning rate, with twice the warm-up where that is the start",
-        "--on-collapse",
-        affects={"later steps", "steps"},
     )
     max_grad_norm: float = option(
         1.0,

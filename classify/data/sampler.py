@@ -107,22 +107,6 @@ class BatchSampler:
         return self._drawn[epoch]
 
 
-def plan_end(batches: BatchSampler, end: int, rows: float, eval_rows: int, test_rows: int, start: int = 0) -> int:
-    """Return the rows consumed at the end of a run, at most `end`, with time to train up to `rows` rows.
-
-    The run is at `start` rows, with the evaluations up to there done. It ends after a whole epoch where one fits, since
-    each ends with an evaluation; else after as many steps as fit, at least one. An evaluation pass costs a third of
-    training on the same rows: no backward pass.
-    """
-    done = start // batches.num_rows
-    for epochs in range(math.ceil(end / batches.num_rows), done, -1):
-        stop = min(end, epochs * batches.num_rows)
-        if stop + ((epochs - done) * eval_rows + test_rows) / 3 <= rows:
-            return stop
-    steps = int((rows - start - (eval_rows + test_rows) / 3) // batches.batch_size)
-    return min(end, start + max(1, steps) * batches.batch_size, (done + 1) * batches.num_rows)
-
-
 def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:
     """Return the relative cost of texts of `lengths` tokens in an encoder of width `hidden_size`.
 

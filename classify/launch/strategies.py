@@ -28,7 +28,6 @@ class StrategySpec:
     records_graphs: bool = False
     takes_half_weights: bool = True
     takes_lora: bool = True
-    takes_memory_budget: bool = False
     needs_own_backend: bool = False
 
     @property
@@ -59,7 +58,6 @@ STRATEGIES = {
         "model parallelism",
         splits=("weights", "gradients", "optimizer", "activations"),
         takes_half_weights=False,
-        takes_memory_budget=True,
     ),
 }
 

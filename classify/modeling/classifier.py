@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from classify.data.tokenize import Tokens
-from classify.distributed import batch_norm
 from classify.findings import Finding
 from classify.launch import accelerators
-from classify.modeling import half_weights, lora, memory_estimate
+from classify.modeling import half_weights, lora, sizes
 from classify.modeling.cls_hooks import collect_features, install_hooks, mark_packed
 from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import uses_onednn_linear
 from classify.modeling.kernels.registry import install
+from classify.modeling.layers import has_batch_norm
 from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, Padding, pack, pad_packed, round_tokens
 from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
@@ -36,10 +36,9 @@ _MULTIPLE = 16
 class Classifier(nn.Module):
     """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts."""
 
-    def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = (), *, replaced: str | None = None):
+    def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = ()):
         super().__init__()
         self.model = model
-        self.replaced = replaced  # name of the output layer that a caller's module stands for; None in a stock model
         self.precision = FP32
         self.packed = False
         self.vocabulary: Vocabulary | None = None
@@ -67,7 +66,7 @@ class Classifier(nn.Module):
     @property
     def max_tokens(self) -> int | None:
         """Return the most tokens of a micro-batch, with padding; None for no limit."""
-        return memory_estimate.tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
+        return sizes.tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
         """Collate one or more rows into a packed or padded batch."""
@@ -98,11 +97,11 @@ class Classifier(nn.Module):
         Packed batches are not padded with BatchNorm, whose statistics would include padding.
         """
         self.precision = precision
-        accelerator, has_norms = accelerators.of(precision.device_type), bool(batch_norm.layers(self.model))
+        accelerator, has_norms = accelerators.of(precision.device_type), has_batch_norm(self.model)
         by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
         pads = accelerator.limits_micro_batch_tokens and by_onednn and not has_norms
         self._token_multiple = _MULTIPLE if pads else 1
-        self._limits_tokens = memory_estimate.limits_tokens(
+        self._limits_tokens = sizes.limits_tokens(
             accelerator, half_weights=precision.rounds_weights, batch_norm=has_norms
         )
 
@@ -123,7 +122,7 @@ class Classifier(nn.Module):
     def stock_config(self) -> str | None:
         """Return config.json of the weights as they are; None if they fit no stock model."""
         compacted = self.vocabulary is not None and self.vocabulary.compacted
-        is_stock = not compacted and not self.has_adapters and self.replaced is None
+        is_stock = not compacted and not self.has_adapters
         return str(self.model.config.to_json_string()) if is_stock else None
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
@@ -14,6 +15,11 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
         else:
             layers.extend(repeated_layers(child))
     return layers
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a model has BatchNorm, whose statistics depend on how a step's rows are divided."""
+    return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
 
 def parameter_depths(model: nn.Module) -> dict[str, int]:

@@ -21,12 +21,11 @@ from classify.data.tokenize import Tokens
 from classify.errors import InputError, list_some
 from classify.findings import note
 from classify.modeling.classifier import Classifier, output_layer
-from classify.modeling.given_head import HeadFactory, load_with_head, replace_output_layer
 from classify.modeling.hub import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder
 from classify.modeling.layers import parameter_depths
 from classify.modeling.mean_pooling import append_layer
-from classify.modeling.memory_estimate import check_frozen
-from classify.modeling.result_folder import OWN_HEAD, read_labels
+from classify.modeling.result_folder import read_labels
+from classify.modeling.sizes import check_frozen
 
 # Weights of an encoder's repeated layers.
 _LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
@@ -65,13 +64,12 @@ def load_pretrained(
     dropout: float | None = None,
     problem_type: str = "single_label_classification",
     keep_head: bool = False,
-    head: HeadFactory | None = None,
 ) -> Classifier:
     """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.
 
-    With `keep_head` the output layer's rows are those of the same labels in the folder, 0 for new ones. `head` makes a
-    module in place of the output layer. `problem_type` is that of transformers. Raises InputError if transformers has
-    no sequence classifier for the architecture, or the weights do not fit it; TypeError for a head that does not fit.
+    With `keep_head` the output layer's rows are those of the same labels in the folder, 0 for new ones. `problem_type`
+    is that of transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the
+    weights do not fit it.
     """
     torch.manual_seed(seed)
     try:
@@ -128,11 +126,7 @@ def load_pretrained(
     if folder.added_layers:
         append_layer(model)
     texts = [f"the weights have more layers than config.json; not loaded: {unread[0]}, ..."] if unread else []
-    replaced = None
-    if head is not None:
-        replaced = replace_output_layer(model, head)
-        texts.append(f"{OWN_HEAD}; only classify.load(folder, head=...) opens the result")
-    return Classifier(model, pad_token_id, list(map(note, texts)), replaced=replaced)
+    return Classifier(model, pad_token_id, list(map(note, texts)))
 
 
 def load_tokenizer(folder: ModelFolder) -> Any:
@@ -158,13 +152,8 @@ def _from_pretrained(folder: ModelFolder, **values: Any) -> Any:
 
 
 @_load_quietly()
-def load_trained(path: Path, *, pad_token_id: int, head: HeadFactory | None = None) -> Classifier:
-    """Load a classifier that this program saved; `head` makes the one that it was trained with, if that was given.
-
-    Raises InputError if weights are missing, or do not fit the head.
-    """
-    if head is not None:
-        return Classifier(load_with_head(path, head), pad_token_id).eval()
+def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
+    """Load a classifier that this program saved. Raises InputError if weights are missing."""
     model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )

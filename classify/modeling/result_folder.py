@@ -15,24 +15,10 @@ from classify.tables.texts import TextColumns
 EXPORTED = "model.onnx"
 # Version of classify.json; this program may not support a higher one.
 FORMAT = 1
-OWN_HEAD = "the head was given from Python, so the model is no stock one"
 
 
-def save_model(
-    folder: Path,
-    stock: Any,
-    weights: dict[str, Any],
-    tokenizer: Any,
-    settings: dict[str, Any],
-    replaced: str | None = None,
-) -> None:
-    """Save config, weights, tokenizer and classify.json; `weights` is the full state dict, also of a sharded model.
-
-    `replaced` is the name of an output layer that is no stock one: transformers would only warn, and start a random
-    one, where its weight is missing. It refuses one of another shape.
-    """
-    if replaced is not None:
-        weights = {**weights, f"{replaced}.weight": next(iter(weights.values())).new_zeros(0)}
+def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:
+    """Save config, weights, tokenizer and classify.json; `weights` is the full state dict, also of a sharded model."""
     with atomic_dir(folder) as temporary:
         tokenizer.model_max_length = settings["max_length"]
         tokenizer.save_pretrained(temporary)
@@ -101,14 +87,9 @@ def read_labels(folder: str) -> list[str]:
 
 
 def earlier_labels(model: str, task: str) -> list[str] | None:
-    """Return the labels of a run's folder with a stock head that was trained for `task`; None for any other model."""
+    """Return the labels of a run's folder that was trained for `task`; None for any other model."""
     settings = _read_any_settings(model)
-    return read_labels(model) if settings.get("task") == task and "head" not in settings else None
-
-
-def has_own_head(model: str) -> bool:
-    """Return whether a model is a run's folder whose head was given from Python."""
-    return "head" in _read_any_settings(model)
+    return read_labels(model) if settings.get("task") == task else None
 
 
 def _read_any_settings(model: str) -> dict[str, Any]:

@@ -30,8 +30,6 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     if (metrics["test"] or metrics["eval"]).get("method"):
         return
     settings = read_settings(str(folder))
-    if "head" in settings:  # only the caller can load it
-        return
     texts, task = trained_texts(settings), trained_task(str(folder))
     from classify.modeling.attributions import FEW_STEPS
     from classify.prediction.pytorch import load

@@ -85,7 +85,7 @@ class OnnxPredictor(Predictor):
         raise InputError(f"{self.folder}: explanations need gradients; give the folder that it was exported from.")
 
 
-def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool, head: None = None) -> OnnxPredictor:
+def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> OnnxPredictor:
     """Load an exported folder; see `load_classifier`. Raises InputError for what it does not support."""
     settings, task = read_settings(folder), trained_task(folder)
     if precision != "auto":

@@ -150,18 +150,18 @@ class Predictor(ABC):
 
 
 def load_classifier(
-    folder: str, *, use_cpu: bool = False, precision: str = "auto", distributed: bool = False, head: Any = None
+    folder: str, *, use_cpu: bool = False, precision: str = "auto", distributed: bool = False
 ) -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`, or an exported one.
 
     This process predicts by itself, also in a job of several. With `distributed` the processes that a launcher started
     form a group and share the texts: each calls `probabilities` with the same texts, gets all results, and closes the
-    predictor, or uses it as a context manager. `head` made the model's head, where that was given from Python. Raises
+    predictor, or uses it as a context manager. Raises
     InputError if it is not a result folder.
     """
     runtime = next((name for file, name in RUNTIMES.items() if (Path(folder) / file).exists()), "pytorch")
     module = importlib.import_module(f"classify.prediction.{runtime}")
-    predictor: Predictor = module.load(folder, use_cpu=use_cpu, precision=precision, distributed=distributed, head=head)
+    predictor: Predictor = module.load(folder, use_cpu=use_cpu, precision=precision, distributed=distributed)
     return predictor
 
 

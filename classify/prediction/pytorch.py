@@ -24,10 +24,9 @@ from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_ids
-from classify.modeling.given_head import HeadFactory
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
-from classify.modeling.result_folder import OWN_HEAD, fingerprint, read_settings
+from classify.modeling.result_folder import fingerprint, read_settings
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
@@ -128,18 +127,6 @@ class PyTorchPredictor(Predictor):
             yield
 
 
-def _check_head(folder: str, trained: str | None, head: HeadFactory | None) -> None:
-    """Raise InputError unless `head` has the name of the function by which the model's head was made."""
-    name = None if trained is None else trained.rpartition(".")[2]
-    if trained is not None and head is None:
-        raise InputError(
-            f"--model {folder}: {OWN_HEAD}; open it from Python with the function that made the head, "
-            f"classify.load({folder!r}, head={name})."
-        )
-    if head is not None and (given := getattr(head, "__name__", name)) != name:
-        raise InputError(f"{folder}: its head is {name or 'a stock one'}. Got {given} instead.")
-
-
 def start_world(use_cpu: bool) -> World:
     """Set up this process's device and, behind a launcher, the process group."""
     plan = plan_here(use_cpu, local_rank=-1) if launcher.here().is_launched else plan_alone(use_cpu)
@@ -166,16 +153,13 @@ def _load_tokenizer(folder: str) -> Any:
 
 @quiet_libraries()
 @process_settings.default_modes()
-def load(
-    folder: str, *, use_cpu: bool, precision: str, distributed: bool, head: HeadFactory | None = None
-) -> PyTorchPredictor:
+def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> PyTorchPredictor:
     """Load a result folder; see `load_classifier`."""
     with launcher.forward_errors(lambda: start_world(use_cpu)) if distributed else contextlib.nullcontext():
         settings = read_settings(folder)
-        _check_head(folder, settings.get("head"), head)
         task = trained_task(folder)
         tokenizer = _load_tokenizer(folder)
-        classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer), head=head)
+        classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
     world = start_world(use_cpu) if distributed else _make_local_world(use_cpu)
     try:
         world.receive_faults()

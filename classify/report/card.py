@@ -62,7 +62,6 @@ def render(result: Result) -> str:
                 if values["support"] >= FEWEST and values["f1"] < WEAK
             ],
             shell=shlex.quote(result.folder.name),
-            head=result.head,
             version=run["versions"]["classify"],
         )
     )

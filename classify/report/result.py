@@ -96,12 +96,6 @@ class Result:
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
     @property
-    def head(self) -> str | None:
-        """Return the name of the function that made the model's head; None for a stock model."""
-        given = self.settings.get("head")
-        return None if given is None else str(given).rpartition(".")[2]
-
-    @property
     def reads_pairs(self) -> bool:
         """Return whether the model was trained on text pairs."""
         return trained_texts(self.settings).pair is not None

@@ -427,14 +427,8 @@ def course(result: Result) -> Mapping[str, Any] | None:
 @_section("Usage")
 def usage(result: Result) -> Mapping[str, Any]:
     """Show commands and code that use the model."""
-    folder, head = str(result.model), result.head
-    return {
-        "folder": folder,
-        "shell": shlex.quote(folder),
-        "python": repr(folder) if head is None else f"{folder!r}, head={head}",
-        "pair": result.reads_pairs,
-        "is_stock": head is None,
-    }
+    folder = str(result.model)
+    return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
 
 
 @_section("Glossary", technical=True)

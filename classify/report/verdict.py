@@ -165,7 +165,7 @@ def _is_fast(result: Result) -> bool:
 
 def find_steps(result: Result) -> list[Step]:
     """Return what is most worth doing next, at most three steps, the first ones first."""
-    if result.head is not None or result.run.get("parts"):  # no command has these parts
+    if result.run.get("parts"):  # no command has these parts
         return []
     steps, folder = [], shlex.quote(str(result.model))
     rows, per_class = result.scores["rows"], result.scores["per_class"]

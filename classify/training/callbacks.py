@@ -29,32 +29,26 @@ class Evaluate(Callback):
     """Scores the validation split at each epoch's end and every --eval-steps; with folds the last weights are kept.
 
     `logits` are those of the validation split that this process has computed, of the best step and the last one.
-    `must_retry`: training has collapsed, and --on-collapse goes back to the best step, which ends the loop.
     """
 
     def __init__(self, context: TrainingContext, log: Log):
         self.context, self.log = context, log
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
-        self.must_retry = self._noted = False
+        self._noted = False
 
-    def on_step_end(self, trainer: Trainer, step: StepEnd) -> bool:
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if step.eval_due:
             self.context.timeline.end("epochs")
             self.score_epoch(trainer)
             self.context.timeline.end("evaluation")
         patience, progress = self.context.config.training.patience, trainer.progress
         if step.eval_due and progress.last_collapsed:
-            retries = self.context.config.training.on_collapse == "retry" and not progress.retries
-            self.must_retry = retries and not progress.best_collapsed
             self._note_collapse(progress)
-            if self.must_retry:  # nothing of it is saved, so a run that is resumed here sees it again
-                return True
         if step.eval_due and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
             self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
-        return False
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score the validation split, if there is one; print and log, and remember the best score."""
@@ -74,18 +68,10 @@ class Evaluate(Callback):
             self.log.write_score(trainer, score)
 
     def _note_collapse(self, progress: Progress) -> None:
-        """Print, once for each attempt, that the model which was just scored tells no text from another."""
-        best, epoch = progress.best, progress.collapsed_epoch
-        assert best is not None, "the step was scored"
-        assert epoch is not None
-        if self.must_retry:
-            start = f"epoch {best['epoch']:.4g}" if best["step"] else "the start"
-            now = f"going back once to the weights of {start}, at half the learning rate"
-        else:
-            advised = self.context.config.training.on_collapse == "continue"
-            now = f"use a lower --learning-rate{', or --on-collapse retry' * advised}"
-        if self.must_retry or not self._noted:
-            self.context.output.log(f"note: {describe_collapse(epoch)}; {now}")
+        """Print once that the model which was just scored tells no text from another."""
+        assert progress.collapsed_epoch is not None
+        if not self._noted:
+            self.context.output.log(f"note: {describe_collapse(progress.collapsed_epoch)}; use a lower --learning-rate")
         self._noted = True
 
     def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
@@ -153,7 +139,8 @@ class Checkpointer(Callback):
 
         state = trainer.state_dict(keep=output.is_writer)
         if context.world.all_reduce_any(not _all_finite(state.weights)):
-            raise ClassifyError(describe_divergence(progress.step, "some weights are not finite"))
+            rate = trainer.strategy.optimizer.param_groups[0]["lr"]
+            raise ClassifyError(describe_divergence(progress.step, rate, "some weights are not finite"))
         with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.folder_name(progress.step)}"):
             if output.is_writer:
                 started_with = {

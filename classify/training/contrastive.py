@@ -139,7 +139,7 @@ class ContrastiveTrainer:
             [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
             for shard in balance_by_cost(costs, world.world_size)
         ]
-        with strategy.accumulate(last=False, counted=len(shards[world.rank]) > 0):
+        with strategy.accumulate(last=False):
             local_features = self._on_all_ranks(lambda: self._features([rows[piece] for piece in shards[world.rank]]))
             if local_features is None:
                 return False

@@ -1,23 +1,15 @@
-"""Dry runs before the first step: steps that change nothing, to learn how much memory and time training takes."""
+"""A dry run before the first step of several processes on devices: how many micro-batches memory needs."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from classify.data import sampler
-from classify.distributed.batch_norm import restore_statistics
 from classify.distributed.memory import attempt
-from classify.training.strategies.base import Strategy, trained_params
+from classify.training.strategies.base import trained_params
 from classify.training.trainer import Trainer
-
-# Steps that a measurement takes; the first one does not count.
-_MEASURED = 6
 
 
 def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
@@ -47,47 +39,3 @@ def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
         if not world.all_reduce_any(failed):
             return
         trainer.halve_micro_batches(heaviest, reason or "another rank")
-
-
-def measure(trainer: Trainer) -> float:
-    """Return rows per second of training, from a few steps that change nothing. A collective."""
-    batches, world = trainer.batches, trainer.world
-    rows, seconds = list[int](), list[float]()
-    with restore_statistics(trainer.classifier), _without_updates(trainer.strategy):
-        for step, _ in zip(itertools.cycle(batches.steps(0, batches.num_rows)), range(_MEASURED), strict=False):
-            begin = time.perf_counter()
-            total, *_ = trainer.train_step(step)
-            float(total)  # waits for a device
-            local_seconds = torch.tensor([time.perf_counter() - begin], device=world.device)
-            seconds.append(float(world.gather(local_seconds).max()))
-            rows.append(len(step.indices))
-    # The last step of an epoch has fewer rows, which take longer each: it counts once.
-    by_rows: dict[int, list[float]] = {}
-    for size, spent in zip(rows[1:], seconds[1:], strict=True):
-        by_rows.setdefault(size, []).append(spent)
-    typical = {size: statistics.median(times) for size, times in by_rows.items()}
-    counts = {size: batches.num_rows // size if size == max(typical) else 1 for size in typical}
-    total_rows = sum(count * size for size, count in counts.items())
-    return total_rows / sum(count * typical[size] for size, count in counts.items())
-
-
-@contextlib.contextmanager
-def _without_updates(strategy: Strategy) -> Iterator[None]:
-    """Have `optimizer_step` change nothing inside: learning rates are 0, the optimizer's state is restored."""
-    optimizer, scaler = strategy.optimizer, strategy.scaler
-    rates, scale = [group["lr"] for group in optimizer.param_groups], scaler.state_dict()
-    state = {
-        parameter: {key: value.clone() for key, value in values.items()}
-        for parameter, values in optimizer.state.items()
-    }
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    try:
-        yield
-    finally:
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        optimizer.state.clear()
-        optimizer.state.update(state)
-        if scaler.is_enabled():
-            scaler.load_state_dict(scale)

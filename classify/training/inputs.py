@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 import os
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -29,21 +26,20 @@ from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import device_plan, launcher, spawn
-from classify.modeling import memory_estimate
+from classify.modeling import sizes
 from classify.modeling.hub import ModelFolder, resolve_model
-from classify.modeling.result_folder import OWN_HEAD, earlier_labels, has_own_head
+from classify.modeling.result_folder import earlier_labels
 from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
-from classify.training.output_dir import OutputDirPlan, nearest_existing, plan_output_dir
+from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from classify.training.parts import NO_PARTS, Parts
 from classify.training.table_report import Report, inspect_splits
 from classify.training.tracking import choose_trackers
 
 # Bytes of a number in predictions.csv, with its comma.
-_BYTES_PER_SCORE = 12
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[
     faults.raise_if_any()
     assert task is not None
     assert model is not None
-    width = memory_estimate.read_hidden_size(model.config)
+    width = sizes.read_hidden_size(model.config)
     rows = min(len(labelled), config.data.max_train_samples or len(labelled))
     config = config.resolve(len(splits.train), width, rows)
     texts, chosen = _choose_label_texts(config, task, splits, languages, len(labelled))
@@ -130,7 +126,6 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[
         *_note_accumulation(config.training),
         *_note_trained_rows(config.model.model, splits),
         *_note_renamed(task, splits),
-        *(_check_disk(config, splits, model, output_dir) if launcher.here().checks_output_dir else ()),
         *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)),
     ]
     findings += map(note, noted)
@@ -170,7 +165,7 @@ def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
         with faults.collect():
             _check_length(config, model)
         with faults.collect():
-            memory_estimate.check_frozen(config.model.freeze_layers, memory_estimate.layer_count(model.config))
+            sizes.check_frozen(config.model.freeze_layers, sizes.layer_count(model.config))
         return model
     return None
 
@@ -199,10 +194,10 @@ def _choose_folds(
 
 def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder) -> bool:
     """Return whether contrastive steps in the default number of folds take long on a common CPU."""
-    width = memory_estimate.read_hidden_size(model.config)
+    width = sizes.read_hidden_size(model.config)
     characters = float(tables.train.lengths(tables.columns.text)[labelled].mean())
     resolved = config.resolve(len(labelled), width)
-    layers = memory_estimate.layer_count(model.config) or 1
+    layers = sizes.layer_count(model.config) or 1
     return bool(resolved.training.contrastive_steps) and takes_fewer_folds(characters, layers, width)
 
 
@@ -270,12 +265,7 @@ def _choose_head(config: RunConfig, task: Task, parts: Parts) -> tuple[RunConfig
     """
     requested = config.model.head
     folder = config.model.model
-    if parts.head is not None and requested == "keep":
-        raise InputError("head: a function takes the place of head='keep'; drop one of them.")
-    earlier = None if folder is None or parts.head is not None else earlier_labels(folder, task.name)
-    anew: tuple[Finding, ...] = ()
-    if folder is not None and has_own_head(folder):
-        anew = (note(f"--model {folder}: {OWN_HEAD}; its encoder is the start, its head is left out"),)
+    earlier = None if folder is None else earlier_labels(folder, task.name)
     new = _missing(task.labels, earlier or ())
     if requested == "keep" and len(new) == len(task.labels):
         what = "has no head to keep for this task" if earlier is None else "was trained on other labels"
@@ -283,7 +273,7 @@ def _choose_head(config: RunConfig, task: Task, parts: Parts) -> tuple[RunConfig
     if requested == "auto":
         config = config.with_default("head", "probe" if len(new) == len(task.labels) else "keep", "model")
     if earlier is None or config.model.head == "random":
-        return config, (), anew
+        return config, (), ()
     dropped = _missing(earlier, task.labels)
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
     why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"
@@ -329,38 +319,6 @@ def _check_length(config: RunConfig, model: ModelFolder) -> None:
         raise InputError(
             f"--max-length {requested}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
         )
-
-
-def _check_disk(config: RunConfig, splits: Splits, model: ModelFolder, output_dir: OutputDirPlan) -> tuple[str, ...]:
-    """Raise InputError where the disk has no room for the model; a note where the checkpoints may not fit.
-
-    Files in a folder that the run resumes, or empties, count as room; a resumed run is never refused.
-    """
-    folder = output_dir.folder or Path("runs")
-    training, scored = config.training, splits.scored
-    saves = 1 + (math.ceil(training.epochs) if training.save_steps is None else training.save_total_limit)
-    model_bytes, most = memory_estimate.disk_need(
-        model.weight_counts, min(saves, max(2, training.save_total_limit) + 1), model.added_layers
-    )
-    predictions = scored.table.arrow.nbytes * len(scored) // len(scored.table)
-    predictions += len(scored) * (len(splits.labels) + 2) * _BYTES_PER_SCORE
-    above = nearest_existing(folder)
-    room = free = shutil.disk_usage(above).free
-    has = f"{folder}: the disk of {above} has {memory_estimate.size_words(free)} free"
-    if output_dir.folder is not None and folder.is_dir() and any(folder.iterdir()):
-        room += sum(path.lstat().st_size for path in folder.rglob("*"))
-        has += f" beside {memory_estimate.size_words(room - free)} in the folder"
-    if model_bytes + predictions > room and not output_dir.resume:  # of which only a part may be left to do
-        raise InputError(
-            f"{has}, but the model needs {memory_estimate.size_words(model_bytes + predictions)}. Free some "
-            "space, or give an --output-dir on another disk."
-        )
-    if most + predictions > room:
-        return (
-            f"{has}, and this run may write up to {memory_estimate.size_words(most + predictions)}; "
-            "--save-total-limit 1 keeps fewer checkpoints",
-        )
-    return ()
 
 
 def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:

@@ -1,15 +1,13 @@
-"""`classify inspect`: the tables, what the tokenizer makes of them, and how long training on them would take here."""
+"""`classify inspect`: the tables, what the tokenizer makes of them."""
 
 from __future__ import annotations
 
-from classify.data.long_texts import POLICIES
 from classify.data.tokenize import tokenize_columns
 from classify.errors import InputError
 from classify.findings import note
 from classify.modeling.coverage import check_coverage
 from classify.modeling.loading import load_tokenizer, quiet_libraries
 from classify.training import table_report
-from classify.training.estimate import estimate
 from classify.training.inputs import RunInputs
 from classify.training.table_report import Report
 
@@ -21,7 +19,7 @@ _LISTED = 1000
 def inspect_run(inputs: RunInputs) -> Report:
     """Inspect a run's tables without training on them.
 
-    A model that cannot read the texts is noted, and no time is estimated then.
+    A model that cannot read the texts is noted.
     """
     splits, cap, config = inputs.splits, inputs.model.max_length, inputs.config
     report = table_report.inspect_splits(splits, listed=_LISTED)
@@ -38,13 +36,4 @@ def inspect_run(inputs: RunInputs) -> Report:
         report.findings += map(note, error.faults)
         return report
     report.findings += [] if warning is None else [note(warning)]
-    cut = tokens.cut(int(report.tokens["max_length"]), POLICIES[config.data.long_texts])
-    with config.training.start() as world:
-        expected = estimate(inputs, world, float(cut.lengths(splits.train.rows).mean()))
-    report.speed = {
-        "seconds_by_part": expected.seconds,
-        "seconds": expected.total_seconds,
-        "fast_seconds": expected.fast_seconds,
-        "memory_bytes": expected.memory.total,
-    }
     return report

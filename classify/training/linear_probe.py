@@ -17,7 +17,6 @@ import torch
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed import sharding
-from classify.distributed.batch_norm import restore_statistics
 from classify.evaluation.inference import compute_logits
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
@@ -109,8 +108,7 @@ def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
 def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
     """Return whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
     places, loss = selected[:_TRIED], task.loss(strategy.config, data.targets)
-    with restore_statistics(strategy.classifier):
-        logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
+    logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]
     total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))
     return float(total) > loss.by_chance(targets, logits.shape[1]) * loss.weight_sum(targets)

@@ -11,26 +11,20 @@ from torch import nn
 from classify.config.schema import TrainingConfig
 from classify.launch import accelerators
 from classify.modeling.layers import parameter_depths
-from classify.training.parts import OptimizerFactory
 
 # Steps over which "inverse_sqrt" falls by the root of 2 where there is no warmup, as in transformers.
 _TIMESCALE = 10_000
 
 
 def make_optimizer(
-    model: nn.Module,
-    weights: Mapping[str, torch.Tensor],
-    config: TrainingConfig,
-    device: torch.device,
-    factory: OptimizerFactory | None = None,
+    model: nn.Module, weights: Mapping[str, torch.Tensor], config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """Create AdamW (Loshchilov and Hutter, 2019) with no weight decay on biases and norms, i.e. on vectors.
 
     With a layer-wise decay below 1 each layer's learning rate is that of the layer above times the decay; the
     embeddings are below the first layer (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.4).
 
-    `weights` are the tensors that it updates, by parameter name; see `Strategy.named_weights`. A `factory` gets the
-    groups in place of AdamW.
+    `weights` are the tensors that it updates, by parameter name; see `Strategy.named_weights`.
     """
     depth = parameter_depths(model)
     top = max(depth.values(), default=0)
@@ -48,11 +42,6 @@ def make_optimizer(
         }
         for (decayed, below_top), parameters in groups.items()
     ]
-    if factory is not None:
-        made = factory(parameter_groups)
-        if not isinstance(made, torch.optim.Optimizer):
-            raise TypeError(f"optimizer: expected a torch.optim.Optimizer. Got {made!r} instead.")
-        return made
     return torch.optim.AdamW(
         parameter_groups,
         lr=config.peak_learning_rate,  # each step sets its own
@@ -68,7 +57,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group.get("scale", 1.0)
 
 
-def learning_rate_factor(step: int, total: int, warmup: float, schedule: str = "linear") -> float:
+def learning_rate_factor(step: float, total: int, warmup: float, schedule: str = "linear") -> float:
     """Return the share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
 
     `warmup` below 1 is a share of all steps, else a number of steps. The factor is above 0 in the first and the last

@@ -1,4 +1,4 @@
-"""Parts of a training that a caller gives from Python: callbacks, a loss, metrics, a head, an optimizer."""
+"""Parts of a training that a caller gives from Python: callbacks, a loss, metrics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ from classify.tasks.base import Loss, Task
 if TYPE_CHECKING:
     import torch
 
-    from classify.modeling.given_head import HeadFactory
-
 LossFunction = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 Metric = Callable[[npt.NDArray[np.float64], npt.NDArray[Any]], float]
-# Gets AdamW's parameter groups, with a "scale" of the learning rate each.
-OptimizerFactory = Callable[[list[dict[str, Any]]], "torch.optim.Optimizer"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +71,6 @@ class Parts:
     callbacks: Sequence[TrainerCallback] = ()
     loss: LossFunction | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    optimizer: OptimizerFactory | None = None
-    head: HeadFactory | None = None
 
     def __post_init__(self) -> None:
         """Raise TypeError for a part that is none."""
@@ -87,18 +81,14 @@ class Parts:
         for callback in self.callbacks:
             if not isinstance(callback, TrainerCallback):
                 raise TypeError(f"callbacks: expected objects of classify.TrainerCallback. Got {callback!r} instead.")
-        functions = {**self._functions, **self.metrics}
+        functions = {"loss": self.loss, **self.metrics}
         for name, function in functions.items():
             if function is not None and not callable(function):
                 raise TypeError(f"{name}: expected a function. Got {function!r} instead.")
 
-    @property
-    def _functions(self) -> dict[str, Any]:
-        return {"loss": self.loss, "optimizer": self.optimizer, "head": self.head}
-
     def names(self) -> dict[str, Any] | None:
-        """Return the names of all but callbacks, which a resumed run must give again; None without any."""
-        found: dict[str, Any] = {key: _name(value) for key, value in self._functions.items() if value is not None}
+        """Names of the loss and the metrics, or None. A resumed run must pass the same ones."""
+        found: dict[str, Any] = {} if self.loss is None else {"loss": _name(self.loss)}
         if self.metrics:
             found["metrics"] = {name: _name(metric) for name, metric in self.metrics.items()}
         return found or None

@@ -31,14 +31,10 @@ class Progress:
     time_plan: list[float | None] | None = None
     # Micro-batches per device and step that memory requires, once it has run out.
     min_micro_batches: int = 1
-    # Steps that --on-nan left out.
-    skipped_steps: int = 0
-    # Epoch after which training had last collapsed, whether the last scored step and the best one had, and how often
-    # --on-collapse went back.
+    # Epoch after which training had last collapsed, and whether the last scored step and the best one had.
     collapsed_epoch: float | None = None
     last_collapsed: bool = False
     best_collapsed: bool = False
-    retries: int = 0
     # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None

@@ -187,7 +187,6 @@ def _write_model(results: Results) -> None:
         "languages": context.inputs.languages.shares,
         "long_text": context.config.data.long_texts,
         **results.task.settings(),
-        **{name: value for name, value in (context.inputs.parts.names() or {}).items() if name == "head"},
         **({} if results.open_set is None else results.open_set.scope.as_settings()),
     }
     dtype = getattr(torch, context.config.training.save_dtype)
@@ -195,7 +194,7 @@ def _write_model(results: Results) -> None:
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
     }
     classifier = context.classifier
-    save_model(context.output.folder, classifier.model, weights, context.data.tokenizer, settings, classifier.replaced)
+    save_model(context.output.folder, classifier.model, weights, context.data.tokenizer, settings)
     if results.open_set is not None:
         results.open_set.scope.write(context.output.folder)
     # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
@@ -300,7 +299,6 @@ def _write_metrics(results: Results) -> None:
                 "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
                 "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
                 "steps": progress.step,
-                "skipped_steps": progress.skipped_steps,
                 "collapsed_epoch": progress.collapsed_epoch,
                 "epochs": progress.position / len(results.splits.train),
                 "loss": progress.mean_loss if progress.step else None,
@@ -354,8 +352,6 @@ def _print_summary(results: Results) -> None:
     if output.world.is_main:
         part = "test" if results.splits.test is not None else "eval"
         log_event("result", {"folder": str(output.folder), part: results.scores.as_json()})
-    if results.context.inputs.parts.head is not None:
-        return  # no command opens it
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
     output.log(f"next:   {shlex.join([*_program(), *words])}")
 

@@ -104,7 +104,7 @@ def _read_progress(saved: Checkpoint) -> Progress:
 # Values that would not help in a message, as words.
 _DIFFER = {
     "texts": "the texts, their labels or the rows chosen from them (--max-train-samples, --seed) differ",
-    "parts": "the functions that were given from Python (loss, metrics, optimizer, head) differ",
+    "parts": "the functions that were given from Python (loss, metrics) differ",
     "label_texts": "the label names as training texts (--label-texts, --language) differ",
 }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -64,8 +63,6 @@ def train(
     place = (rank, world_size, init_method)
     if any(value is None for value in place) and any(value is not None for value in place):
         raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
-    if config.plan:
-        raise InputError("plan is for the command line: train always trains; drop it.")
     if config.training.nproc is not None and not launcher.here().is_worker:
         raise InputError(
             "nproc is for the command line: train works in the process that calls it; start several with torchrun, or "
@@ -139,13 +136,10 @@ def _run(context: TrainingContext) -> Path:
             _initialize_head(context, trainer, evaluate, train_log)
         context.timeline.end("evaluation")
         stages.fit_memory(context, trainer)
-        if (planned := stages.plan_time(context, trainer)) is not None:
-            record.findings.append(planned)
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
         seconds_before_fit = context.timeline.elapsed
-        fit = functools.partial(
-            stages.fit,
+        stages.fit(
             context,
             trainer,
             # In this order: a checkpoint holds the score that `Evaluate` has just made.
@@ -153,35 +147,15 @@ def _run(context: TrainingContext) -> Path:
             end_requested=given.end_requested,
             save_requested=checkpointer.is_due,
         )
-        fit()
-        if evaluate.must_retry:
-            _go_back(context, trainer, train_log)
-            evaluate.must_retry = False
-            fit()
         # Stopped within an epoch, and nothing was left to train.
         if trainer.progress.last_eval_step != trainer.progress.step:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
         if (collapsed := trainer.progress.collapsed_epoch) is not None:
-            then = "; --on-collapse went back to better weights" if trainer.progress.retries else ""
-            record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps){then}"))
+            record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps)"))
         finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
         given.end()
     return output.folder
-
-
-def _go_back(context: TrainingContext, trainer: Trainer, train_log: Log) -> None:
-    """Continue from the best step, for --on-collapse. A collective."""
-    before = trainer.progress
-    assert before.best is not None
-    step = int(before.best["step"])
-    trainer.load_state_dict(resume.find_step(context.output, step))
-    train_log.cut(step)
-    now = trainer.progress
-    now.retries, now.collapsed_epoch = before.retries + 1, before.collapsed_epoch
-    # What this start of the run has found out, or decided.
-    now.min_micro_batches = max(now.min_micro_batches, before.min_micro_batches)
-    now.end, now.time_plan = before.end, before.time_plan
 
 
 def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from classify.config.run_config import RunConfig, fields_that_affect
-from classify.console import format_seconds, list_seconds
 from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
@@ -27,8 +26,7 @@ from classify.data.tokenize import (
     tokenize,
     tokenize_columns,
 )
-from classify.distributed.batch_norm import describe_synchronization
-from classify.distributed.memory import attempt, out_of_memory, release_cache
+from classify.distributed.memory import out_of_memory
 from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
@@ -52,11 +50,10 @@ from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
-from classify.training.estimate import estimate
 from classify.training.inputs import RunInputs
 from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
-from classify.training.strategies.registry import make_placement, make_strategy
+from classify.training.strategies.registry import find_strategy, make_strategy
 from classify.training.terminal import log, log_detail
 from classify.training.timeline import Timeline
 
@@ -64,8 +61,6 @@ from classify.training.timeline import Timeline
 _CHECKED = 8
 # Rows of a label that may be a typing error.
 _RARE = 2
-# Points of test accuracy that --preset fast is behind on eight sets of 2,000 rows (benchmarks/RESULTS.md, Quality).
-_FAST_COSTS = "1 to 9"
 
 
 @dataclass(frozen=True)
@@ -259,24 +254,23 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
     Raises InputError (arguments, memory, folder) and CheckpointError (there are checkpoints, but none is valid).
     """
     training, train = inputs.config.training, inputs.splits.train
+    if training.sync_batch_norm and world.device.type == "cpu":
+        raise InputError("--sync-batch-norm: torch's SyncBatchNorm works on GPUs alone; drop it.")
     _require_same(inputs, world)
     _require_enough_rows(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
     classifier, unused = load_for_training(inputs, data.tokenizer, data.all, world.device)
     timeline.end("model")
-    placement = make_placement(classifier, training, world, data.of(train).mean_length)
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
-        placing = placement.place(output.folder)
+        placing = find_strategy(world).place(classifier, world)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         precision = agree_on_precision(precision, world, before)
         packing_reason = set_precision_and_packing(inputs, classifier, data.of(train).tokens, world, precision, before)
         timeline.end("precision and packing")
-        strategy = make_strategy(classifier, training, world, placement, inputs.parts.optimizer)
+        strategy = make_strategy(classifier, training, world)
         found = [data.decision, *_list_decisions(classifier, packing_reason, world, training.train_batch_size)]
         found += [placing] if placing is not None else []
-        if checkpoint is None:
-            found += _estimate_time(inputs, world, data, classifier.precision)
         if not output.is_writer:
             classifier.drop_unused_embeddings()
         found += _note_start(inputs.config, classifier, world, output, unused)
@@ -284,25 +278,6 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         _describe(context, found)
         yield context
-
-
-def _estimate_time(inputs: RunInputs, world: World, data: TokenizedData, precision: Precision) -> list[Finding]:
-    """Describe how long the run will take, and how long a faster one.
-
-    Nothing where the device has no memory left to measure with, or executes lazily, so that it would compile first.
-    """
-    length = data.of(inputs.splits.train).mean_length
-    if world.accelerator.lazy_execution:
-        return []
-    expected, _ = attempt(lambda: estimate(inputs, world, length, precision), world.device)
-    release_cache(world.device)
-    if expected is None:
-        return []
-    about = f"about {format_seconds(expected.total_seconds)}"
-    if inputs.config.training.trains_encoder:
-        fast = format_seconds(expected.fast_seconds)
-        about += f"; {fast} with --preset fast, usually {_FAST_COSTS} points less accurate"
-    return [decided("time", about, f"estimated: {list_seconds(expected.seconds)}", "--max-minutes", True)]
 
 
 def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
@@ -332,10 +307,6 @@ def _note_start(
         found.append(note(text))
     if unused:
         found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
-    if classifier.replaced is not None and not config.training.trains_encoder:
-        found.append(note("only the head's last layer is trained; its others stay random without epochs (--epochs)"))
-    if config.training.sync_batch_norm:
-        found.append(note(describe_synchronization(classifier.model, world.world_size, world.replicas)))
     return found
 
 
@@ -378,7 +349,6 @@ def load_for_training(
         dropout=config.model.dropout,
         problem_type=inputs.task.problem_type,
         keep_head=config.model.head == "keep",
-        head=inputs.parts.head,
     )
     if config.model.head == "keep":
         inputs.task.standardize_head(classifier.output_layer)

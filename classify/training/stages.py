@@ -6,10 +6,8 @@ import shlex
 import signal
 from collections.abc import Callable
 
-from classify.data.sampler import plan_end
 from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
-from classify.findings import Finding, decided
 from classify.launch.interrupts import stop_signals
 from classify.training import dry_run, linear_probe
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
@@ -17,9 +15,7 @@ from classify.training.setup import TrainingContext
 from classify.training.train_log import Log, ProgressCallback, log_micro_batches
 from classify.training.trainer import Callback, Trainer
 
-# Share of the time that --max-minutes leaves to plan with; files, the baseline and a busy machine need the rest.
-_TIME_USED = 0.9
-# Share of that for contrastive steps; epochs follow.
+# Share of the time that --max-minutes leaves for contrastive steps; epochs follow.
 _CONTRASTIVE_TIME = 0.5
 
 
@@ -48,7 +44,7 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
     """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
     training, limit = context.config.training, None
     if training.max_minutes is not None:
-        limit = max(0.0, _CONTRASTIVE_TIME * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed))
+        limit = max(0.0, _CONTRASTIVE_TIME * (60 * training.max_minutes - context.timeline.elapsed))
     steps = training.contrastive_steps or 0
     with context.output.progress_bar(0, steps) as bar:
 
@@ -62,9 +58,9 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
 
 def fit_memory(context: TrainingContext, trainer: Trainer) -> None:
     """Find before the first step how many micro-batches memory needs, where a rank could not tell the others later."""
-    training, world, progress, batches = context.config.training, context.world, trainer.progress, trainer.batches
+    world, progress, batches = context.world, trainer.progress, trainer.batches
     start, end = progress.position, trainer.end_position
-    unsure = training.max_minutes is not None or (world.distributed and not world.accelerator.synchronous)
+    unsure = world.distributed and not world.accelerator.synchronous
     if not unsure or context.strategy.forward_is_collective or end <= start:
         return
     before = trainer.num_micro_batches
@@ -72,27 +68,6 @@ def fit_memory(context: TrainingContext, trainer: Trainer) -> None:
     if trainer.num_micro_batches != before:
         log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
     context.timeline.end("dry run")
-
-
-def plan_time(context: TrainingContext, trainer: Trainer) -> Finding | None:
-    """Set the end of training that --max-minutes allows, from the measured rate; return the decision, printed."""
-    training, world, progress, batches = context.config.training, context.world, trainer.progress, trainer.batches
-    start, end = progress.position, trainer.end_position
-    if training.max_minutes is None or end <= start:
-        return None
-    why = "as measured when the run began"
-    if not progress.is_planned_for(training):
-        rate = dry_run.measure(trainer)
-        tested = len(context.splits.test) if context.splits.test is not None else 0
-        rows = start + rate * _TIME_USED * (60 * training.max_minutes - context.timeline.elapsed)
-        validated = 0 if context.splits.folds is not None else len(context.splits.validation)
-        progress.set_end(plan_end(batches, end, world.broadcast(rows), validated, tested, start), training)
-        why = f"{training.max_minutes:g} minutes at the measured {rate:.0f} rows/s"
-    assert progress.end is not None
-    decision = decided("epochs", f"{progress.end / batches.num_rows:.3g}", why, "--max-minutes", True)
-    context.output.log_decision(decision)
-    context.timeline.end("dry run")
-    return decision
 
 
 def fit(
@@ -107,23 +82,29 @@ def fit(
 
     Raises Interrupted where any rank received a signal; `stopped_at` says what is saved.
     """
-    minutes, progress = context.config.training.max_minutes, trainer.progress
+    minutes, progress, begin = context.config.training.max_minutes, trainer.progress, context.timeline.elapsed
+
+    def time_share() -> float:
+        if minutes is None:
+            return 0.0
+        left = 60 * minutes - begin
+        return (context.timeline.elapsed - begin) / left if left > 0 else 1.0
+
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = context.output.progress_bar(progress.step, steps)
     with stop_signals() as received, bar_of_steps as bar:
-        ended = trainer.fit(
+        trainer.fit(
             [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             stop_requested=lambda: bool(received),
             save_requested=save_requested,
-            time_limit_reached=lambda: (
-                end_requested() or (minutes is not None and context.timeline.elapsed > 60 * minutes)
-            ),
+            end_requested=end_requested,
+            time_share=time_share,
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):
-            saved = "whose collapsed weights are not saved" if ended else "which is saved"
+            where = stopped_at or f"after step {progress.step}, which is saved"
             raise Interrupted(
-                f"stopped by {signal.Signals(number).name} {stopped_at or f'after step {progress.step}, {saved}'}; "
+                f"stopped by {signal.Signals(number).name} {where}; "
                 f"continue with --resume {shlex.quote(str(context.output.folder))}",
                 number,
             )

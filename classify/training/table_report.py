@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.console import format_seconds, list_seconds
 from classify.data.splits import Rows, Splits
 from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import EXCERPT, SHOWN, list_some
@@ -25,7 +24,7 @@ _OF_COLUMNS = ("text column", "label column")
 
 @dataclass
 class Report:
-    """Findings on a table. The sampled fields, `tokens` and `speed` are empty until they are filled in."""
+    """Findings on a table. The sampled fields and `tokens` are empty until they are filled in."""
 
     path: str
     form: str
@@ -45,7 +44,6 @@ class Report:
     tokens: dict[str, float] = field(default_factory=dict)
     tokens_by_class: dict[str, dict[str, float]] = field(default_factory=dict)
     languages: dict[str, float] = field(default_factory=dict)
-    speed: dict[str, Any] = field(default_factory=dict)
     task: str = ""
     reading: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, int] = field(default_factory=dict)
@@ -60,7 +58,6 @@ class Report:
             *self.summary_lines(),
             *self.duplicate_lines(),
             *self._sample_lines(),
-            *self._speed_lines(),
             *(found.line() for found in notes(self.findings)),
         ]
 
@@ -109,15 +106,6 @@ class Report:
             shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:SHOWN])
             lines.append(f"languages: {shares} of the texts whose language is certain")
         return lines
-
-    def _speed_lines(self) -> list[str]:
-        if not self.speed:
-            return []
-        return [
-            f"time: about {format_seconds(self.speed['seconds'])} ({list_seconds(self.speed['seconds_by_part'])}), "
-            f"--preset fast {format_seconds(self.speed['fast_seconds'])}; without startup, baseline and files",
-            f"memory: about {self.speed['memory_bytes'] / (1 << 20):,.0f} MiB on each device",
-        ]
 
 
 def inspect_splits(splits: Splits, listed: int = SHOWN) -> Report:

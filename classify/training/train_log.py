@@ -51,14 +51,6 @@ class Log(Callback):
                 lines = (f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
                 self._tracker.log_text("decisions", "\n".join(lines))
 
-    def cut(self, after_step: int) -> None:
-        """Drop what was written beyond a step, and continue from there; a tracking server keeps it. A collective."""
-        with self.output.world.sync_errors(), self.output.writing("the training log"):
-            if self._file is not None:
-                self._file.close()
-                self._file = _reopen(self.output.folder / "train_log.jsonl", after_step)
-                self._tracker.cut(after_step)
-
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if step.metrics is None or self._file is None:
             return
@@ -134,7 +126,7 @@ class Log(Callback):
 
 
 class ProgressCallback(Callback):
-    """Moves the progress bar, and prints a line where memory ran out or a step was skipped."""
+    """Moves the progress bar, and prints a line where memory ran out."""
 
     def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
         self.output, self.metric, self.bar, self.num_micro_batches = output, metric, bar, num_micro_batches
@@ -144,8 +136,6 @@ class ProgressCallback(Callback):
         if trainer.num_micro_batches != self.num_micro_batches:
             self.num_micro_batches = trainer.num_micro_batches
             log_micro_batches(self.output, trainer.progress.step, self.num_micro_batches)
-        if step.skipped:
-            self.output.log(f"note: step {trainer.progress.step} is skipped: its gradient is not finite (--on-nan)")
         if step.metrics is not None and not self.bar.disable:
             loss, rate = step.metrics.loss, step.metrics.rows_per_second
             parts = [f"epoch {trainer.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]

@@ -37,10 +37,6 @@ from classify.training.strategies.named_state import Tensors
 
 # Most steps between two stop checks of ranks on accelerators.
 _ASK_STEPS = 10
-# Steps for each that --on-nan may skip, after the first one.
-_STEPS_PER_SKIPPED = 100
-# Most warm-up, as a share of all steps, after --on-collapse has doubled it.
-_MOST_WARMUP = 0.5
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
 VOCABULARY = "vocabulary"
 
@@ -65,7 +61,6 @@ class StepEnd:
     save_due: bool
     last: bool
     stopped: bool
-    skipped: bool = False  # by --on-nan
 
 
 @dataclass(frozen=True)
@@ -84,8 +79,8 @@ class MicroBatch:
 class Callback:
     """Acts between two steps. Every rank calls it, in the order in which callbacks are given."""
 
-    def on_step_end(self, trainer: Trainer, step: StepEnd) -> bool | None:
-        """Act on a finished step; True, on all ranks, ends the loop before the next callback."""
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        """Act on a finished step."""
         raise NotImplementedError
 
 
@@ -175,54 +170,58 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         *,
         stop_requested: Callable[[], bool] = lambda: False,
-        time_limit_reached: Callable[[], bool] = lambda: False,
+        end_requested: Callable[[], bool] = lambda: False,
+        time_share: Callable[[], float] = lambda: 0.0,
         save_requested: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Train to the end, calling each callback after each step; see `steps`. A collective.
-
-        Returns whether a callback ended the loop.
-        """
+    ) -> None:
+        """Train to the end, calling each callback after each step; see `steps`. A collective."""
         for event in self.steps(
-            stop_requested=stop_requested, time_limit_reached=time_limit_reached, save_requested=save_requested
+            stop_requested=stop_requested,
+            end_requested=end_requested,
+            time_share=time_share,
+            save_requested=save_requested,
         ):
-            if any(callback.on_step_end(self, event) for callback in callbacks):
-                return True
+            for callback in callbacks:
+                callback.on_step_end(self, event)
             if self.progress.is_out_of_patience(self.config.patience):
-                return False
-        return False
+                return
 
     def steps(
         self,
         *,
         stop_requested: Callable[[], bool] = lambda: False,
-        time_limit_reached: Callable[[], bool] = lambda: False,
+        end_requested: Callable[[], bool] = lambda: False,
+        time_share: Callable[[], float] = lambda: 0.0,
         save_requested: Callable[[], bool] = lambda: False,
     ) -> Iterator[StepEnd]:
         """Train from the current progress, one event per step. A collective: every rank iterates.
 
         The seconds in `progress` are those of steps alone.
         `stop_requested` returns whether this process received a signal; when any rank did, all finish the step and the
-        event says `stopped`. Where `time_limit_reached` returns True the step is the last, and where `save_requested`
-        does a checkpoint is due.
+        event says `stopped`. Where `end_requested` does the step is the last, and where `save_requested` does a
+        checkpoint is due. `time_share` returns the share of --max-minutes that has passed: the learning rate follows it
+        where it is ahead of the steps, and at 1 the step is the last.
         """
         config, progress, end = self.config, self.progress, self.end_position
         total_steps = self.batches.steps_until(end)
         # Since the last log line; on the device, so that no step waits for it.
         recent_loss, recent_weight = torch.zeros((), device=self.world.device), 0.0
+        passed = 0.0
         for step in self.batches.steps(progress.position, end):
             begin = time.perf_counter()
-            rate = self._compute_learning_rate(total_steps)
+            rate = self._compute_learning_rate(total_steps, passed)
             set_learning_rate(self.strategy.optimizer, rate)
             if step.position % self.batches.num_rows == 0:
                 progress.epoch_loss, progress.epoch_weight = 0.0, 0.0
-            skipped = progress.skipped_steps
             with self.world.dump_if_stalled():
                 loss, weight, norm = self.train_step(step)
                 recent_loss, recent_weight = recent_loss + loss, recent_weight + weight
                 progress.step += 1
                 progress.position = step.end
                 progress.tokens += int(self.data.tokens.lengths(self.data.rows[step.indices]).sum())
-                stopped, out_of_time, save_due = self._agree([stop_requested, time_limit_reached, save_requested])
+                stopped, ended, save_due, now = self._agree([stop_requested, end_requested, save_requested], time_share)
+                passed = max(passed, now)
+                out_of_time = ended or passed >= 1
 
             epoch_ended = step.end % self.batches.num_rows == 0
             last = step.end >= end or out_of_time
@@ -231,7 +230,6 @@ class Trainer:
             save_due |= config.save_steps is not None and progress.step % config.save_steps == 0
             eval_due = epoch_ended or last or (config.eval_steps is not None and progress.step % config.eval_steps == 0)
             log_due = progress.step % config.logging_steps == 0 or eval_due or save_due or stopped
-            log_due &= recent_weight > 0  # all may have been skipped
             mean = math.nan
             if log_due:
                 mean = self._record_loss(recent_loss, recent_weight)
@@ -245,29 +243,32 @@ class Trainer:
                 save_due=save_due,
                 last=last,
                 stopped=stopped,
-                skipped=progress.skipped_steps > skipped,
             )
             if stopped or last:
                 return
 
-    def _compute_learning_rate(self, total_steps: int) -> float:
-        """Return the learning rate of the next step; half of it, with twice the warm-up, after
-        --on-collapse has gone back."""
-        config, times = self.config, 2**self.progress.retries
-        warmup = config.warmup_steps * times
-        if config.warmup_steps < 1:
-            warmup = min(warmup, _MOST_WARMUP)  # a share
-        factor = learning_rate_factor(self.progress.step, total_steps, warmup, config.lr_scheduler_type)
-        return config.peak_learning_rate / times * factor
+    def _compute_learning_rate(self, total_steps: int, passed: float) -> float:
+        """The learning rate of the next step of `total_steps`, where this share of the time limit has `passed`."""
+        step = max(self.progress.step, passed * total_steps)
+        factor = learning_rate_factor(step, total_steps, self.config.warmup_steps, self.config.lr_scheduler_type)
+        return self.config.peak_learning_rate * factor
 
-    def _agree(self, questions: Sequence[Callable[[], bool]]) -> list[bool]:
-        """Return for each question whether any rank says yes; in steps without an exchange no to all. A collective."""
+    def _agree(
+        self, questions: Sequence[Callable[[], bool]], time_share: Callable[[], float]
+    ) -> tuple[bool, bool, bool, float]:
+        """For each question whether any rank says yes, and rank 0's time share; no and 0 in steps without an exchange.
+
+        A collective.
+        """
         world, step = self.world, self.progress.step
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
         often = not world.distributed or world.accelerator.synchronous
         if not often and step % min(self.config.logging_steps, _ASK_STEPS):
-            return [False] * len(questions)
-        return [answer > 0 for answer in world.all_reduce_sum([float(question()) for question in questions])]
+            return False, False, False, 0.0
+        share = time_share() if world.is_main else 0.0  # ranks with other clocks would have other learning rates
+        *answers, share = world.all_reduce_sum([*(float(question()) for question in questions), share])
+        stopped, ended, save_due = (answer > 0 for answer in answers)
+        return stopped, ended, save_due, share
 
     def _record_loss(self, loss: torch.Tensor, weight: float) -> float:
         """Return the exact (weighted) mean of this rank's summed `loss` and those of all ranks. A collective.
@@ -281,7 +282,7 @@ class Trainer:
         self.progress.epoch_weight += weight
         mean = total / weight
         if not math.isfinite(mean):
-            raise ClassifyError(describe_divergence(self.progress.step, f"the loss is {mean}"))
+            raise ClassifyError(self._describe_divergence(self.progress.step, f"the loss is {mean}"))
         return mean
 
     def train_step(self, step: sampler.Step) -> tuple[torch.Tensor, float, torch.Tensor]:
@@ -316,16 +317,8 @@ class Trainer:
                 "--lora, --freeze-layers or a smaller --model."
             )
         if self.strategy.refuses(norm):
-            self._skip(f"the gradient's norm is {float(norm)}")
-            return torch.zeros_like(total), 0.0, norm
+            raise ClassifyError(self._describe_divergence(number, f"the gradient's norm is {float(norm)}"))
         return total, weight_sum, norm
-
-    def _skip(self, sign: str) -> None:
-        """Count a step that changed nothing. Raises ClassifyError unless --on-nan allows it."""
-        progress = self.progress
-        progress.skipped_steps += 1
-        if self.config.on_nan != "skip" or progress.skipped_steps > 1 + progress.step // _STEPS_PER_SKIPPED:
-            raise ClassifyError(describe_divergence(progress.step + 1, sign))
 
     def compute_gradients(self, step: sampler.Step) -> tuple[torch.Tensor, float]:
         """Run the forward and backward passes of a step; its gradients are averaged over ranks.
@@ -341,7 +334,7 @@ class Trainer:
             strategy.module.train()
         for number, micro_batch in enumerate(self.micro_batches(step)):
             seed_draws(self.config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
-            with strategy.accumulate(micro_batch.last, counted=micro_batch.counted):
+            with strategy.accumulate(micro_batch.last):
                 loss = self.loss.loss_sum(strategy.forward(micro_batch.batches), micro_batch.targets)
                 strategy.backward(loss * (scale * micro_batch.counted), micro_batch.last)
                 total += micro_batch.counted * loss.detach()
@@ -376,6 +369,9 @@ class Trainer:
         # Ranks may have split their shards into different numbers of micro-batches.
         self.progress.min_micro_batches = self.world.all_reduce_max(self._halved(step))
         self.strategy.release_memory()
+
+    def _describe_divergence(self, step: int, sign: str) -> str:
+        return describe_divergence(step, self.strategy.optimizer.param_groups[0]["lr"], sign)
 
     def _explain_single_text(self, step: sampler.Step, reason: str) -> str | None:
         """Return the message where smaller micro-batches cannot help, since each holds a single text already."""
@@ -427,10 +423,11 @@ def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, de
     accelerators.of(device).seed(number)
 
 
-def describe_divergence(step: int, sign: str) -> str:
-    """Return the error message of a diverged training; `sign` says how it showed."""
+def describe_divergence(step: int, rate: float, sign: str) -> str:
+    """The error message of a diverged training at the learning rate `rate`; `sign` says how it showed."""
     return (
-        f"step {step}: {sign}; training has diverged. Continue with --resume and a lower --learning-rate, or start "
+        f"step {step}: {sign} at the learning rate {rate:.3g}; training has diverged. "
+        " Continue with --resume and a lower --learning-rate, or start "
         "over with another --precision."
     )
 

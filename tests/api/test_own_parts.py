@@ -1,8 +1,7 @@
-"""A caller's callbacks, loss, metrics and optimizer: exact on any topology, recorded, refused if wrong."""
+"""A caller's callbacks, loss and metrics: exact on any topology, recorded, refused if wrong."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
-from torch import nn
 from torch.nn import functional
 
 import classify
@@ -33,41 +30,6 @@ def mean_binary(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def squared(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (logits[:, 0] - targets) ** 2
-
-
-def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)
-
-
-def two_layers(width: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 24), nn.GELU(), nn.Linear(24, outputs))
-
-
-class Layers(nn.Module):
-    """A head whose parts have the names of an encoder's, with several results of its last layer."""
-
-    def __init__(self, width: int, outputs: int):
-        super().__init__()
-        self.embedding_norm = nn.LayerNorm(width)
-        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)])
-        self.dropout, self.out = nn.Dropout(0.1), nn.Linear(width, outputs)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            features = layer(self.embedding_norm(features)).tanh()
-        return torch.stack([self.out(self.dropout(features)) for _ in range(3)]).mean(dim=0)
-
-
-def with_batch_norm(width: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, outputs))
-
-
-def other(width: int, outputs: int) -> nn.Module:
-    return two_layers(width, outputs)
-
-
-def scaled(width: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Softmax(dim=1), nn.Linear(width, outputs), nn.Softmax(dim=1))
 
 
 def falling(probabilities: Any, targets: Any) -> float:
@@ -115,13 +77,11 @@ def assert_same(first: Path, second: Path) -> None:
     [("joined", cross_entropy), pytest.param("lists", mean_binary, marks=pytest.mark.slow), ("scores", squared)],
     ids=["classes", "labels", "scores"],
 )
-def test_the_programs_own_loss_and_optimizer_give_the_same_model(
-    model_folder: Path, tmp_path: Path, case: str, loss: Any
-) -> None:
+def test_the_programs_own_loss_gives_the_same_model(model_folder: Path, tmp_path: Path, case: str, loss: Any) -> None:
     table, options = CASES[case].write(tmp_path / "my.csv"), {**CASES[case].options, "folds": 0}
-    given = classify.train(make_config(model_folder, table, tmp_path / "given", **options), loss=loss, optimizer=adamw)
+    given = classify.train(make_config(model_folder, table, tmp_path / "given", **options), loss=loss)
     assert_same(given, classify.train(make_config(model_folder, table, tmp_path / "own", **options)))
-    parts = {"loss": f"{__name__}.{loss.__name__}", "optimizer": f"{__name__}.adamw"}
+    parts = {"loss": f"{__name__}.{loss.__name__}"}
     assert read_json(given / "run.json")["parts"] == parts
     assert read_json(tmp_path / "own" / "run.json")["parts"] is None
 
@@ -201,51 +161,9 @@ def test_a_resumed_run_wants_the_same_parts(
     classify.train(make_config(model_folder, table, out, folds=0, max_steps=2), loss=cross_entropy)
     words = f"train --data {table} --model {model_folder} --cpu --output-dir {out} --resume --batch-size 32 --folds 0"
     assert main([*words.split(), "--max-steps", "4"]) == 2
-    assert (
-        "the functions that were given from Python (loss, metrics, optimizer, head) differ" in capsys.readouterr().err
-    )
+    assert "the functions that were given from Python (loss, metrics) differ" in capsys.readouterr().err
     longer = make_config(model_folder, table, out, folds=0, max_steps=4, resume_from_checkpoint=True)
     assert classify.train(longer, loss=cross_entropy) == out
-
-
-@pytest.mark.parametrize("case", ["joined", pytest.param("lists", marks=pytest.mark.slow), "scores"])
-def test_a_head_is_trained_saved_and_loaded(model_folder: Path, tmp_path: Path, case: str) -> None:
-    table, options = CASES[case].write(tmp_path / "my.csv"), {**CASES[case].options, "folds": 0}
-    folder = classify.train(make_config(model_folder, table, tmp_path / "out", **options), head=two_layers)
-    assert weights_of(folder)["classifier.0.0.weight"].shape[0] == 24
-    with classify.load(folder, head=two_layers) as run:
-        scores, name = run.evaluate(str(folder / "predictions.csv")), "mse" if case == "scores" else "macro_f1"
-    assert scores[name] == pytest.approx(run.metrics["test"][name], rel=1e-4)
-    with pytest.raises(InputError, match=r"head=two_layers"):
-        classify.load(folder).predict(["a text"])
-    with pytest.raises(InputError, match=r"its head is two_layers\. Got other instead"):
-        classify.load(folder, head=other).predict(["a text"])
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
-        transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-
-
-def test_weights_of_another_head_are_refused(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    folder = classify.train(make_config(model_folder, table, tmp_path / "out", folds=0, max_steps=1), head=two_layers)
-    with pytest.raises(InputError, match=r"do not fit this head \(classifier\.0\.0\.bias \(24,\), here None\)"):
-        classify.load(folder, head=functools.partial(nn.Linear)).predict(["a text"])
-    plain = classify.train(make_config(model_folder, table, tmp_path / "plain", folds=0, max_steps=1))
-    with pytest.raises(InputError, match=r"its head is a stock one\. Got two_layers instead"):
-        classify.load(plain, head=two_layers).predict(["a text"])
-
-
-@pytest.mark.parametrize("options", [{"freeze_embeddings": True, "freeze_layers": 1}, {"lora": True}])
-def test_all_of_a_head_is_trained(model_folder: Path, table: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    seen: list[set[str]] = []
-
-    class Frozen(classify.TrainerCallback):
-        def on_step_end(self, state: classify.StepState) -> None:
-            trained = {name for name, weight in state.model.named_parameters() if weight.requires_grad}
-            seen.append({name for name, _ in state.model.named_parameters() if name.startswith("classifier")} - trained)
-
-    config = make_config(model_folder, table, tmp_path / "out", folds=0, max_steps=2, **options)
-    classify.train(config, head=Layers, callbacks=[Frozen()])
-    assert seen
-    assert not any(seen)
 
 
 def confident(probabilities: Any, targets: Any) -> float:
@@ -259,7 +177,7 @@ class Enough(classify.TrainerCallback):
 
 def train_with_own_parts(model: Path, table: Path, out: Path) -> None:
     config = make_config(model, table, out, folds=0, dropout=0.0)
-    parts = {"head": two_layers, "metrics": {"confident": confident}, "optimizer": adamw}
+    parts = {"metrics": {"confident": confident}}
     classify.train(config, callbacks=[classify.TrainerCallback()], **parts)
 
 
@@ -278,28 +196,6 @@ def test_parts_do_the_same_on_two_processes(model_folder: Path, table: Path, tmp
     assert read_json(tmp_path / "early" / "metrics.json")["train"]["steps"] <= 13  # of 24
 
 
-def test_pages_and_commands_know_of_a_head(
-    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, options = tmp_path / "out", {"cpu": True, "contrastive_steps": 0, "epochs": 1}
-    run = classify.train(table, model=model_folder, output_dir=out, head=two_layers, **options)
-    assert run.predict(["a text"])[0] in run.labels
-    assert "no stock model" in (out / "README.md").read_text()
-    page = run.report.read_text()
-    assert "head=two_layers" in page
-    assert "classify predict" not in page
-    capsys.readouterr()
-    for words in (f"predict --model {out} --data {table} --out {tmp_path / 'p.csv'}", f"export --model {out}"):
-        assert main([*words.split(), *(["--to", "onnx"] if "export" in words else ["--cpu"])]) == 2
-        assert "head=two_layers" in capsys.readouterr().err
-    assert main(["curve", "--model", str(out)]) == 2
-    assert "head was given from Python" in capsys.readouterr().err
-    # Its encoder is a start for another run, with any head.
-    again = classify.train(table, model=out, output_dir=tmp_path / "again", **options)
-    assert "its encoder is the start, its head is left out" in capsys.readouterr().out
-    assert again.predict(["a text"])[0] in run.labels
-
-
 @pytest.mark.parametrize(
     ("parts", "options", "error", "words"),
     [
@@ -312,15 +208,8 @@ def test_pages_and_commands_know_of_a_head(
         ({"metrics": {"mine": lambda p, t: np.ones(3)}}, {}, TypeError, "'mine' must return a number"),
         ({"metrics": [cross_entropy]}, {}, TypeError, "expected a dictionary of functions"),
         ({"callbacks": Recorder()}, {}, TypeError, "expected a list"),
-        ({"optimizer": lambda groups: None}, {}, TypeError, "expected a torch.optim.Optimizer. Got None"),
         ({"loss": lambda logits, targets: logits.detach()[:, 0]}, {}, TypeError, "expected a tensor with a gradient"),
         ({"loss": lambda logits, targets: logits.detach().numpy()[:, 0]}, {}, TypeError, "expected a tensor"),
-        ({"head": lambda width, outputs: nn.Tanh()}, {}, TypeError, "computes the logits. Got Tanh"),
-        ({"head": lambda width, outputs: nn.Linear(width, outputs + 1)}, {}, TypeError, "computes the logits. Got"),
-        ({"head": with_batch_norm}, {}, TypeError, "BatchNorm needs many rows"),
-        ({"head": scaled}, {}, TypeError, "computes the logits. Got"),
-        ({"head": nn.Linear}, {"head": "keep"}, InputError, "takes the place of head='keep'"),
-        ({"head": nn.Linear(3, 3)}, {}, TypeError, "head: expected a function of width"),
         ({"loss": 3.5}, {}, TypeError, "loss: expected a function"),
         ({"callbacks": [Recorder]}, {}, TypeError, "expected objects of classify.TrainerCallback"),
         ({"loss": cross_entropy}, {"loss": "focal"}, InputError, "takes the place of loss='focal'"),

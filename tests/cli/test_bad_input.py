@@ -58,7 +58,7 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
         (["--data", "my.csv", "--cpu", "--fp16"], "--precision fp16 needs a GPU; use bf16"),
         (["--data", "my.csv", "--freeze-layers", "99"], "the model has 6 layers; give that or less"),
-        (["--data", "my.csv", "--freeze-layers", "7", "--plan"], "--freeze-layers 7: the model has 6 layers"),
+        (["--data", "my.csv", "--freeze-layers", "7"], "--freeze-layers 7: the model has 6 layers"),
         (["--data", "my.csv", "--weight_decay", "2"], "--weight-decay must be a number from 0 to below 1"),
     ],
 )

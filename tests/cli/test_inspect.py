@@ -49,13 +49,6 @@ def test_what_a_table_holds(folder: Path, model_folder: Path, capsys: pytest.Cap
     assert "note: 1 of 2 test texts are also in the training split" in printed
     assert result["tokens"]["rows_cut"] == 0.0
     assert set(result["tokens_by_class"]) == {"x", "y"}
-    assert result["speed"]["memory_bytes"] > 0
-    parts = result["speed"]["seconds_by_part"]
-    assert all(parts[name] > 0.0 for name in ("contrastive steps", "head", "evaluation"))
-    assert parts["epochs"] == 0, "so few rows take steps on pairs alone"
-    assert result["speed"]["seconds"] == pytest.approx(sum(parts.values()))
-    assert "time: about " in printed
-    assert "contrastive steps " in printed
     assert "(in place of" not in printed
     assert sorted(path.name for path in folder.iterdir()) == ["my.csv", "test.csv"], "it writes nothing"
 
@@ -116,7 +109,6 @@ def test_a_model_that_cannot_read_the_texts_is_said_and_the_report_written(
     assert "Give another --model" in note
     result = as_json(capsys, "--data", "chinese.csv", "--language", "en")
     assert result["languages"] == {"zh": 1.0}
-    assert result["speed"] == {}
 
 
 def test_a_terminal_obeys_no_text_of_the_table(
@@ -129,7 +121,6 @@ def test_a_terminal_obeys_no_text_of_the_table(
     (folder / "hostile.csv").write_text("\n".join([f"text,label,{red}\x9b", *rows]) + "\n", encoding="utf-8")
     words = ["--data", "hostile.csv", "--model", str(model_folder)]
     assert main(["inspect", *words]) == 0
-    assert main(["train", *words, "--plan"]) == 0
     assert main(["train", *words, "--label-column", f"{red} none"]) == 2
     captured = capsys.readouterr()
     printed = captured.out + captured.err
@@ -142,7 +133,6 @@ def test_a_terminal_obeys_no_text_of_the_table(
 def test_a_model_whose_layers_are_spread(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["inspect", "--data", "my.csv", "--model", str(model_folder), "--cpu", "--strategy", "model"]
     assert main(words) == 0, capsys.readouterr().err
-    assert "time: about " in capsys.readouterr().out
 
 
 def test_it_shows_what_a_run_would_print(folder: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,35 +159,3 @@ def test_the_plan_needs_no_torch() -> None:
 
     code = "import sys, classify.data.sampler, classify.data.split_rows; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        (1e9, 290),  # three epochs were asked for, and there is time for all
-        (290 + 3 * 10 + 5, 290),
-        (290 + 3 * 10 + 4, 200),
-        (100 + 10 + 5, 100),
-        (100, 80),  # no whole epoch: as many steps as fit beside the two passes
-        (20, 8),
-        (-50, 8),  # already too late: one step, so that there is a result
-    ],
-)
-def test_the_end_that_fits_into_the_time(rows: float, expected: int) -> None:
-    """An epoch of 100 rows in batches of 8, three passes over 30 evaluation rows and one over 15 test rows."""
-    assert sampler.plan_end(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15) == expected
-
-
-@pytest.mark.parametrize(
-    ("start", "rows", "expected"),
-    [
-        (248, 1e9, 290),
-        (248, 290 + 10 + 5, 290),  # only the last evaluation is still to come
-        (248, 270 + 15, 264),  # two steps more
-        (248, 200, 256),  # one at least
-        (200, 100, 208),
-        (96, 0, 100),  # a step ends with its epoch
-    ],
-)
-def test_the_end_that_fits_from_where_a_run_stands(start: int, rows: float, expected: int) -> None:
-    assert sampler.plan_end(sampler.BatchSampler(100, 8, 0), 290, rows, 30, 15, start) == expected

@@ -115,13 +115,3 @@ def test_this_machine_is_explained(person: Person) -> None:
     done = person.types("devices", "--cpu", program="classify")
     assert "device: cpu (--cpu)" in done.stdout
     assert Path(person.folder, "runs").exists() is False
-
-
-@pytest.mark.slow
-def test_plan_shows_and_stops(person: Person) -> None:
-    before = sorted(person.folder.rglob("*"))
-    done = person.types("--data", "my.csv", "--cpu", "--plan")
-    assert done.returncode == 0, done.stderr
-    assert "\n\nmachine  rank  local rank  device" in done.stdout
-    assert done.stdout.startswith("table: my.csv, 30 rows")
-    assert sorted(person.folder.rglob("*")) == before

@@ -219,7 +219,7 @@ def test_few_rows_are_cross_validated_by_themselves(
     before, after = predictions(out), predictions(again)
     assert [row["fold"] for row in after[:60]] == [row["fold"] for row in before]
     assert len(after) == 62
-    alike = f"train --data {more} --model {model_folder} --cpu --output-dir {tmp_path / 'no'} --split-like {out} --plan"
+    alike = f"train --data {more} --model {model_folder} --cpu --output-dir {tmp_path / 'no'} --split-like {out}"
     for flags, fault in (
         ("--patience 2", "its 5 folds leaves no validation rows, which --patience needs"),
         ("--max-minutes 5", "limits a single training, but --split-like"),

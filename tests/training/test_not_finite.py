@@ -16,7 +16,6 @@ from torch.nn import functional
 import classify
 from classify.errors import ClassifyError, InputError
 from classify.training import callbacks
-from tests.support.processes import run_distributed_test
 from tests.support.runs import make_config, read_json
 
 
@@ -39,35 +38,9 @@ def train(model: Path, table: Path, out: Path, loss: BadSteps, **changes: Any) -
 
 
 def test_training_stops_at_the_step_itself(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    with pytest.raises(ClassifyError, match=r"step 3: the gradient's norm is nan; training has diverged"):
+    with pytest.raises(ClassifyError, match=r"step 3: the gradient.s norm is nan at the learning rate "):
         train(model_folder, table, tmp_path / "out", BadSteps(3), logging_steps=100)
     assert not list((tmp_path / "out" / "checkpoints").glob("step-*"))
-
-
-def run_on_each_rank(model: Path, table: Path, out: Path) -> None:
-    train(model, table, out, BadSteps(3), on_nan="skip")
-
-
-@pytest.mark.distributed
-def test_a_step_is_skipped_on_all_ranks(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    for processes in (1, 2):
-        out = tmp_path / str(processes)
-        run_distributed_test(run_on_each_rank, processes, model_folder, table, out)
-        assert read_json(out / "metrics.json")["train"]["skipped_steps"] == 1
-        assert all(bool(value.isfinite().all()) for value in load_file(out / "model.safetensors").values())
-        assert '"loss": NaN' not in (out / "train_log.jsonl").read_text()
-
-
-def test_a_skipped_step_is_printed(
-    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(model_folder, table, tmp_path / "out", BadSteps(3), on_nan="skip")
-    assert "note: step 3 is skipped: its gradient is not finite (--on-nan)" in capsys.readouterr().out
-
-
-def test_more_than_one_in_a_hundred_is_too_many(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    with pytest.raises(ClassifyError, match="step 5: the gradient's norm is nan"):
-        train(model_folder, table, tmp_path / "out", BadSteps(2, 5), on_nan="skip")
 
 
 def test_checkpoints_by_time(model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 A strategy owns how a classifier is trained: the module that forward passes go through, the optimizer and the weights it
 updates, the gradient scaler, and the state of all of these by parameter name. `classify.training.strategies.registry`
-makes the one that the device plan names. Half weights, BatchNorm, CUDA graphs and lazy devices are each a class mixed
-into it; `counted` is there for BatchNorm, `end_training` for half weights, `placed` for models spread over devices.
+makes the one that the device plan names. Half weights, CUDA graphs and lazy devices are each a class mixed into it;
+`end_training` is there for half weights.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -25,31 +24,13 @@ from classify.findings import Finding
 from classify.modeling.classifier import Classifier
 from classify.modeling.packing import Batch
 from classify.training.optimizer import make_optimizer
-from classify.training.parts import OptimizerFactory
 from classify.training.strategies import named_state
 from classify.training.strategies.named_state import Tensors
-
-
-class Placement:
-    """Where a model's layers are: all on the process's device.
-
-    Made before the output folder is; raises InputError where the model cannot be placed for texts of `length` tokens
-    on average.
-    """
-
-    def __init__(self, classifier: Classifier, config: TrainingConfig, world: World, length: float):
-        self.classifier, self.world = classifier, world
-
-    def place(self, folder: Path) -> Finding | None:
-        """Move the model to its devices; return a decision to print, if any. Files may be written into `folder`."""
-        self.classifier.to(self.world.device)
-        return None
 
 
 class Strategy:
     """One device in one process. Subclasses override what they do differently."""
 
-    placement: ClassVar[type[Placement]] = Placement
     # A forward pass in training waits for the other ranks.
     forward_is_collective = False
     # Each backward pass averages its gradients over the ranks, not only the last one of a step.
@@ -59,17 +40,15 @@ class Strategy:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        config: TrainingConfig,
-        world: World,
-        placed: Placement | None = None,
-        optimizer: OptimizerFactory | None = None,
-    ):
-        self.classifier, self.config, self.world, self.placed = classifier, config, world, placed
-        self._make_optimizer = optimizer
+    def __init__(self, classifier: Classifier, config: TrainingConfig, world: World):
+        self.classifier, self.config, self.world = classifier, config, world
         self._is_set_up = False
+
+    @classmethod
+    def place(cls, classifier: Classifier, world: World) -> Finding | None:
+        """Move a model to the devices of this process; return a decision to print, if any."""
+        classifier.to(world.device)
+        return None
 
     def setup(self, weights: Tensors | None = None) -> None:
         """Make the placed model ready for training: wrap it, then make the optimizer of the wrapped parameters.
@@ -89,9 +68,7 @@ class Strategy:
 
     def reset_optimizer(self) -> None:
         """Make a new optimizer and gradient scaler, without the state of earlier steps."""
-        self.optimizer = make_optimizer(
-            self.classifier.model, self.named_weights(), self.config, self.world.device, self._make_optimizer
-        )
+        self.optimizer = make_optimizer(self.classifier.model, self.named_weights(), self.config, self.world.device)
         self.scaler = self.classifier.precision.scaler()
         self.clear_gradients()
 
@@ -100,11 +77,8 @@ class Strategy:
         output: torch.Tensor = self.module(batches[0].to(self.world.device), features=features)
         return output
 
-    def accumulate(self, last: bool, *, counted: bool = True) -> contextlib.AbstractContextManager[Any]:
-        """Wrap the passes of a micro-batch; gradients are averaged over the ranks in the `last` one of a step.
-
-        One that is not `counted` has no rows of the step: its rank only takes part in the exchange.
-        """
+    def accumulate(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Wrap the passes of a micro-batch; gradients are averaged over the ranks in the `last` one of a step."""
         return contextlib.nullcontext()
 
     def backward(self, loss: torch.Tensor, last: bool) -> None:
@@ -127,13 +101,11 @@ class Strategy:
         return norm
 
     def refuses(self, norm: torch.Tensor) -> bool:
-        """Return whether a step of this gradient norm would spoil the weights.
+        """Whether a step of this gradient norm would spoil the weights.
 
-        A gradient scaler notices by itself. A device would wait for the answer in each step, so there it is sought only
-        for `--on-nan skip`.
+        A gradient scaler notices by itself. A device would wait for the answer in each step; there the loss shows it.
         """
-        looks = self.world.accelerator.synchronous or self.config.on_nan == "skip"
-        return looks and not self.scaler.is_enabled() and not math.isfinite(norm)
+        return self.world.accelerator.synchronous and not self.scaler.is_enabled() and not math.isfinite(norm)
 
     def clear_gradients(self) -> None:
         """Forget the passes since the last optimizer step, so that they can be repeated."""

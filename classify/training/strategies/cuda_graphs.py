@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.distributed import batch_norm
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.ragged import flash_applies
+from classify.modeling.layers import has_batch_norm
 from classify.modeling.packing import MOST_ROUNDED, Batch
 from classify.training.strategies.base import Strategy
 
@@ -40,7 +40,7 @@ def graphs_apply(classifier: Classifier, config: TrainingConfig, device: torch.d
         and flash_applies(device, classifier.precision.half_dtype, head_size)
         and not classifier.precision.rounds_weights
         and not config.gradient_checkpointing
-        and not batch_norm.layers(classifier)
+        and not has_batch_norm(classifier)
     )
 
 

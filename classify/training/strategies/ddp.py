@@ -16,7 +16,13 @@ class DDPStrategy(Strategy):
     """One process per device, each with the whole model."""
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
-        """Return the module that forward passes go through; the ranks start from rank 0's weights."""
+        """Return the module that forward passes go through; the ranks start from rank 0's weights.
+
+        With --sync-batch-norm each forward pass waits for the statistics of the other ranks.
+        """
+        if self.config.sync_batch_norm:
+            nn.SyncBatchNorm.convert_sync_batchnorm(classifier)
+            self.forward_is_collective = True
         device = self.world.device
         devices = None if device.index is None else [device.index]
         wrapped = DistributedDataParallel(
@@ -31,7 +37,7 @@ class DDPStrategy(Strategy):
         return wrapped
 
     @contextlib.contextmanager
-    def accumulate(self, last: bool, *, counted: bool = True) -> Iterator[None]:
+    def accumulate(self, last: bool) -> Iterator[None]:
         """Send all but the last micro-batch through the model without its wrapper, so nothing is exchanged."""
         wrapped = self.module
         self.module = wrapped if last else self.classifier

@@ -47,12 +47,7 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     if missing:
         raise CheckpointError(f"the checkpoint has no weight {missing[0]!r} ({len(missing)} missing): {_RENAMED}")
     model.load_state_dict(
-        {
-            # A weight on no device (see `classify.training.strategies.device_map`) is frozen and unchanged.
-            name: local[name] if local[name].is_meta else sharding.shard_like(tensors[key], local[name])
-            for name, key in _shared_keys(model).items()
-        },
-        strict=True,
+        {name: sharding.shard_like(tensors[key], local[name]) for name, key in _shared_keys(model).items()}, strict=True
     )
 
 

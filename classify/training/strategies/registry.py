@@ -7,42 +7,29 @@ import importlib
 from classify.config.schema import TrainingConfig
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
-from classify.training.parts import OptimizerFactory
-from classify.training.strategies.base import Placement, Strategy
-from classify.training.strategies.batch_norm import WithBatchNorm
+from classify.training.strategies.base import Strategy
 from classify.training.strategies.cuda_graphs import WithGraphs
 from classify.training.strategies.half_weights import WithHalfWeights
 from classify.training.strategies.lazy import WithLazyDevice
 
-# Modules and classes, imported where they are used: FSDP2 and device maps take half a second.
+# Modules and classes, imported where they are used: FSDP2 takes half a second.
 _IMPLEMENTATIONS = {
     "none": ("base", "Strategy"),
     "dp": ("data_parallel", "DataParallelStrategy"),
     "ddp": ("ddp", "DDPStrategy"),
     "fsdp": ("fsdp", "FSDPStrategy"),
-    "model": ("device_map", "DeviceMapStrategy"),
+    "model": ("model", "ModelStrategy"),
 }
 # Each overrides some methods of the strategy and calls the original; the first one outermost.
-_ADDED = (WithLazyDevice, WithHalfWeights, WithBatchNorm, WithGraphs)
+_ADDED = (WithLazyDevice, WithHalfWeights, WithGraphs)
 
 
-def make_placement(classifier: Classifier, config: TrainingConfig, world: World, length: float) -> Placement:
-    """Decide where the layers go, for texts of `length` tokens on average. Raises InputError where they do not fit."""
-    return find_strategy(world).placement(classifier, config, world, length)
-
-
-def make_strategy(
-    classifier: Classifier,
-    config: TrainingConfig,
-    world: World,
-    placed: Placement | None = None,
-    optimizer: OptimizerFactory | None = None,
-) -> Strategy:
-    """Make the strategy for a model that is placed, and whose precision is set; `optimizer` is the caller's."""
+def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) -> Strategy:
+    """Make the strategy for a model that is placed, and whose precision is set."""
     plain = find_strategy(world)
     added = tuple(extra for extra in _ADDED if extra.applies(classifier, config, world))
     strategy: type[Strategy] = type(plain.__name__, (*added, plain), {}) if added else plain
-    return strategy(classifier, config, world, placed, optimizer)
+    return strategy(classifier, config, world)
 
 
 def find_strategy(world: World) -> type[Strategy]:
