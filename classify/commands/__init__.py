@@ -20,10 +20,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "curve": ("--model runs/my-1", "tell what more labelled rows would bring"),
     "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),
-    "runs": ("", "list the runs in runs/"),
     "inspect": ("--data my.csv", "inspect a table without training"),
     "devices": ("", "show the ranks and devices of this machine"),
-    "doctor": ("", "check this installation, and print what a bug report needs"),
+    "doctor": ("", "print versions, devices and models, as a bug report needs"),
 }
 
 

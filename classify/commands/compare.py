@@ -16,7 +16,6 @@ from classify.config.parser import Parser
 from classify.console import align_columns
 from classify.errors import EXCERPT, InputError, escape_controls
 from classify.modeling.result_folder import read_settings
-from classify.prediction.inputs import check_file
 
 if TYPE_CHECKING:
     from classify.prediction.drift import Drift
@@ -30,8 +29,6 @@ def make_parser(program: str) -> Parser:
         "--model and --data, tell whether the texts of a new table differ from those of a run.",
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="output folders of classify train or evaluate")
-    parser.add_argument("--html", metavar="FILE", help="also write the comparison as an HTML page")
-    flags.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     flags.add_model(parser)
     flags.add_table(parser)
@@ -44,10 +41,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         return _compare_table(options, program)
     if len(options.folders) < 2:
         raise InputError(f"{program}: expected two folders or more. Got {len(options.folders)} instead.")
-    if options.html is not None:
-        check_file(options.html, "--html", overwrite=options.overwrite)
     from classify.report.comparison import compare
-    from classify.report.page import write_comparison
 
     comparison = compare([Path(folder) for folder in options.folders])
     if options.json:
@@ -55,17 +49,13 @@ def run(arguments: Sequence[str], program: str) -> int:
     else:
         for line in comparison.lines():
             print(escape_controls(line))
-    if options.html is not None:
-        write_comparison(Path(options.html), comparison)
-        if not options.json:
-            print(escape_controls(f"page: {options.html}"))
     return 0
 
 
 def _compare_table(options: argparse.Namespace, program: str) -> int:
     """Print how a table differs from the rows that scored a run."""
-    if options.model is None or options.data is None or options.folders or options.html is not None:
-        raise InputError(f"{program}: expected --model and --data, without folders or --html.")
+    if options.model is None or options.data is None or options.folders:
+        raise InputError(f"{program}: expected --model and --data, without folders.")
     flags.check_standard_input(options.data)
     from classify.prediction.inputs import read_texts
 

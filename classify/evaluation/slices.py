@@ -17,8 +17,6 @@ from classify.tables.profile import parse_number
 _FEWEST, _PARTS, _VALUES = 20, 5, 50
 # Share of wrong conclusions, over all slices together.
 _LEVEL = 0.05
-# Rows of a cluster of similar texts on average, clusters at most, dimensions, and words that name one.
-_PER_CLUSTER, _CLUSTERS, _DIMENSIONS, _WORDS = 60, 20, 50, 4
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 Rows = npt.NDArray[np.int64]
@@ -47,10 +45,8 @@ class WeakSlice:
     p: float
 
 
-def list_slices(
-    texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, several_languages: bool, seed: int
-) -> list[Slice]:
-    """Return the slices of rows by text length, language, the values of `columns`, and similar words.
+def list_slices(texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, several_languages: bool) -> list[Slice]:
+    """Return the slices of rows by text length, language, and the values of `columns`.
 
     Columns of numbers or ISO 8601 dates with more than 50 values are cut into fifths; empty cells are in none.
     """
@@ -66,7 +62,7 @@ def list_slices(
         elif all(map(_DATE.match, filled)):
             order = {cell: float(place) for place, cell in enumerate(sorted(set(filled)))}
             found += _cut(name, np.array([order.get(cell, np.nan) for cell in cells]), cells)
-    return [*found, *_cluster(texts, seed)]
+    return found
 
 
 def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tuple[list[WeakSlice], int]:
@@ -74,14 +70,15 @@ def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tup
 
     Only `independent` rows count, one of each text: copies are right or wrong together.
 
-    Fisher's exact test of right and wrong, else Welch's t test, each one-sided; corrected for the number of slices
-    (Holm, 1979).
+    Fisher's exact test, one-sided, of right and wrong; of other scores, of those above the median. Corrected for the
+    number of slices (Holm, 1979).
     """
     scores = scores[independent]
     slices = [replace(one, rows=np.flatnonzero(np.isin(independent, one.rows))) for one in slices]
     tested = [one for one in slices if _FEWEST <= len(one.rows) <= len(scores) - _FEWEST]
+    good = scores == 1 if _is_binary(scores) else scores > np.median(scores)
     inside = [np.isin(np.arange(len(scores)), one.rows) for one in tested]
-    probabilities = np.array([_test(scores[mask], scores[~mask]) for mask in inside])
+    probabilities = np.array([_test(good[mask], good[~mask]) for mask in inside])
     weak = [
         WeakSlice(
             one.kind, one.value, len(one.rows), float(scores[mask].mean()), _interval(scores[mask]),
@@ -108,47 +105,16 @@ def _cut(kind: str, numbers: npt.NDArray[np.float64], cells: Sequence[str] | Non
             yield Slice(kind, " to ".join(ends), part)
 
 
-def _cluster(texts: Sequence[str], seed: int) -> Iterator[Slice]:
-    """Yield clusters of texts with similar words, each named by its most typical ones."""
-    count = min(_CLUSTERS, len(texts) // _PER_CLUSTER)
-    if count < 2:
-        return
-    from sklearn.cluster import KMeans
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.preprocessing import normalize
-
-    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, max_df=0.5, token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
-    try:
-        words = vectorizer.fit_transform(texts)
-    except ValueError:  # no word is in two texts
-        return
-    if words.shape[1] <= _DIMENSIONS:
-        return
-    reduced = normalize(TruncatedSVD(_DIMENSIONS, random_state=seed).fit_transform(words))
-    places = KMeans(count, n_init=3, random_state=seed).fit_predict(reduced)
-    names, everywhere = vectorizer.get_feature_names_out(), np.asarray(words.mean(axis=0))[0]
-    for number in range(count):
-        rows = np.flatnonzero(places == number)
-        if len(rows):
-            typical = np.asarray(words[rows].mean(axis=0))[0] - everywhere
-            yield Slice("similar words", ", ".join(names[np.argsort(-typical)[:_WORDS]]), rows)
-
-
 def _is_binary(scores: Scores) -> bool:
     return bool(np.isin(scores, (0, 1)).all())
 
 
-def _test(inside: Scores, outside: Scores) -> float:
-    """Return the p-value of `inside` being as good as `outside`, against being worse."""
-    from scipy.stats import fisher_exact, ttest_ind
+def _test(inside: npt.NDArray[np.bool_], outside: npt.NDArray[np.bool_]) -> float:
+    """The p-value of rows `inside` being good as often as those `outside`, against less often."""
+    from scipy.stats import fisher_exact
 
-    if _is_binary(inside) and _is_binary(outside):
-        table = [[int(part.sum()), int(len(part) - part.sum())] for part in (inside, outside)]
-        return float(fisher_exact(table, alternative="less").pvalue)
-    if inside.std() == 0 and outside.std() == 0:
-        return 1.0
-    return float(ttest_ind(inside, outside, equal_var=False, alternative="less").pvalue)
+    table = [[int(part.sum()), int(len(part) - part.sum())] for part in (inside, outside)]
+    return float(fisher_exact(table, alternative="less").pvalue)
 
 
 def _interval(scores: Scores) -> tuple[float, float]:

@@ -136,28 +136,12 @@ def reliability(
     return axes.draw()
 
 
-def bars(names: Sequence[str], values: Sequence[float], *, x: str, y: str) -> str:
-    """Draw bars from 0 to 100."""
-    axes = _Axes(x, y, (-0.6, len(names) - 0.4), (0, 100), x_names=names)
-    axes.bars(values, "accent")
-    return axes.draw()
-
-
 def counts(names: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], *, x: str, y: str) -> str:
     """Draw up to two numbers per name beside each other: (what is counted, a number per name)."""
     highest = max(max(values) for _, values in series)
     axes = _Axes(x, y, (-0.6, len(names) - 0.4), (0, highest), x_names=names)
     for place, ((name, values), colour) in enumerate(zip(series, _COLOURS, strict=False)):
         axes.bars(values, colour, name, place=place, of=len(series))
-    return axes.draw()
-
-
-def points(names: Sequence[str], series: Sequence[tuple[str, Array]]) -> str:
-    """Draw up to two values from 0 to 1 per name: (what it is, a value per name)."""
-    size = (600, 120 + 24 * len(names))
-    axes = _Axes("%", "label", (0, 100), (-0.8, len(names) - 0.2), size=size, y_names=list(reversed(names)))
-    for (name, values), colour in zip(series, _COLOURS, strict=False):
-        axes.dots(100 * values, np.arange(len(names))[::-1], colour, name)
     return axes.draw()
 
 

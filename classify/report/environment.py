@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from classify.evaluation.metrics import is_share
-from classify.report.glossary import GLOSSARY, anchor
 
 
 def count(number: int, noun: str) -> str:
@@ -47,15 +46,8 @@ def templates() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["md"] = _escape_markdown
-    environment.globals.update(counted=count, percent=percent, show=show, show_range=show_range, term=_link)
+    environment.globals.update(counted=count, percent=percent, show=show, show_range=show_range)
     return environment
-
-
-def _link(word: str) -> Any:
-    """Return a word, linked to its entry in the glossary if it has one."""
-    from markupsafe import Markup
-
-    return Markup('<a class="term" href="#{}">{}</a>').format(anchor(word), word) if word in GLOSSARY else word
 
 
 def _escape_markdown(text: object) -> str:

@@ -8,9 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
-from classify.report.comparison import Comparison, verdict
 from classify.report.environment import templates
 from classify.report.result import Result
 from classify.report.sections import SECTIONS
@@ -28,20 +26,11 @@ def write_report(folder: Path) -> Path:
     return folder / FILE
 
 
-def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page of a comparison."""
-    names = list(map(display_name, comparison.metrics))
-    page = _render("comparison.html", own=False, comparison=comparison, names=names, verdict=verdict)
-    with atomic_write(path) as file:
-        file.write(page)
-
-
 def render(result: Result) -> str:
     """Return the page of a result."""
     parts = [(section, section.context(result)) for section in (SECTIONS[name] for name in result.task.sections)]
     return _render(
         "page.html",
-        own=True,
         name=result.folder.name,
         sentences=sentences(result),
         language=result.language,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.languages import UNKNOWN
-from classify.errors import InputError
 from classify.evaluation.metrics import display_name
 from classify.evaluation.multi_label_metrics import SCORED_ROWS
 from classify.evaluation.predictions_file import FOLD_COLUMN, read_predictions
@@ -29,7 +27,6 @@ from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 # Maximum of folders to search for the previous run; share of common scored texts from which it is on the same rows.
-_PREVIOUS, _SAME = 20, 0.5
 
 
 @dataclass(frozen=True)
@@ -202,26 +199,3 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
         except ValueError:
             continue
     return tuple(entries)
-
-
-def find_previous(result: Result) -> Result | None:
-    """Return the newest earlier run in the same parent folder, on the same table; None for an evaluation.
-
-    A table is the same if its path is, or most scored texts are: a corrected copy has another path.
-    """
-    if not result.is_training:
-        return None
-    written, candidates = (result.folder / "metrics.json").stat().st_mtime, []
-    for file in result.folder.absolute().parent.glob("*/metrics.json"):
-        with contextlib.suppress(OSError):  # removed meanwhile
-            if file.stat().st_mtime < written and file.parent != result.folder.absolute():
-                candidates.append((file.stat().st_mtime, file.parent))
-    for _, folder in sorted(candidates, reverse=True)[:_PREVIOUS]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
-            run = read_json(folder / "run.json")
-            same_path = run["data"]["path"] == result.run["data"]["path"] and run["cwd"] == result.run["cwd"]
-            if same_path or np.isin(result.rows.hashes, ScoredRows.read(folder).hashes).mean() >= _SAME:
-                previous = Result.read(folder)
-                if previous.is_training and previous.task.name == result.task.name:
-                    return previous
-    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from classify.data.languages import UNKNOWN
-from classify.errors import InputError
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.learning_curve import Curve
@@ -28,17 +26,15 @@ from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
 from classify.report import charts
-from classify.report.comparison import compare_results, verdict
-from classify.report.glossary import GLOSSARY, anchor
-from classify.report.result import Result, find_previous
+from classify.report.result import Result
 from classify.report.verdict import find_steps, find_thresholds
 from classify.tables.roles import find_id_column
 from classify.training.table_report import describe_spread
 
 # Classes up to which there is a confusion matrix.
 _TABLE = 12
-# Rows of a bin of the reliability diagram, and of a bar of the lengths.
-_ROWS_PER_BIN, _ROWS_PER_BAR = 20, 6
+# Rows of a bin of the reliability diagram.
+_ROWS_PER_BIN = 20
 # Errors and suspects, texts of a confusion, and bars of the confidence.
 _LISTED, _EXAMPLES, _BARS = 100, 5, 10
 _TEXT = 400
@@ -47,8 +43,6 @@ _UNEXPLAINED: Mapping[str, Any] = {"output": "", "words": []}
 _ADVISED = 0.95
 # Share of the texts in a language from which the scores of languages are compared.
 _SHARE = 0.05
-# Labels that a chart names, and the letters of each.
-_CHARTED, _LETTERS = 30, 28
 _Context: TypeAlias = Callable[[Result], Mapping[str, Any] | None]
 
 
@@ -84,23 +78,12 @@ def scores(result: Result) -> Mapping[str, Any]:
     """Show the metrics with intervals, beside those of the baselines."""
     scores, majority = result.scores, result.majority
     names = [name for name in (*majority, *scores) if isinstance(scores.get(name), float)]
-    previous, compared, relabelled = find_previous(result), None, 0
-    if previous is not None:
-        with contextlib.suppress(InputError):  # no row that both scored
-            comparison = compare_results([previous, result])
-            compared, relabelled = verdict(comparison.runs[1]), comparison.relabelled
-    rows = [
-        {"key": name, **result.score_row(name), "previous": previous and previous.scores.get(name)}
-        for name in dict.fromkeys(names)
-    ]
+    rows = [{"key": name, **result.score_row(name)} for name in dict.fromkeys(names)]
     return {
         "rows": [row for row in rows if row["majority"] is not None],
         "others": [row for row in rows if row["majority"] is None],
         "majority": majority["label"],
         "has_baseline": bool(result.baseline),
-        "previous": previous and previous.folder.name,
-        "compared": compared,
-        "relabelled": relabelled,
         "in_scope": summarize(result.metrics[COLUMN]) if COLUMN in result.metrics else None,
     }
 
@@ -301,17 +284,6 @@ def suspects(result: Result) -> Mapping[str, Any] | None:
     }
 
 
-@_section("Labels and probabilities")
-def label_charts(result: Result) -> Mapping[str, Any]:
-    """Show precision and recall of each label, and how well the probabilities of all labels are calibrated."""
-    labels = sorted(result.scores["per_class"].items(), key=lambda item: -item[1]["support"])[:_CHARTED]
-    names = [name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…" for name, _ in labels]
-    series = [(key, np.array([values[key] for _, values in labels])) for key in ("precision", "recall")]
-    bins = _bins(result.probabilities.ravel(), result.rows.targets.astype(np.float64).ravel())
-    shares = charts.reliability(None, bins, x="probability of a label", y="share of rows that have it")
-    return {"charts": [charts.points(names, series), shares], "more": len(result.task.labels) > _CHARTED}
-
-
 @_section("Largest errors")
 def worst_rows(result: Result) -> Mapping[str, Any] | None:
     """Show the rows whose prediction is furthest from the target."""
@@ -360,26 +332,13 @@ def data(result: Result) -> Mapping[str, Any] | None:
     return {"facts": {name: value for name, value in facts.items() if value}, "conflicts": conflicts}
 
 
-@_section("Text length", technical=True)
-def lengths(result: Result) -> Mapping[str, Any] | None:
-    """Show the scores of short and long texts."""
-    lengths = np.array([len(text) for text in result.texts])
-    scores = result.task.row_scores(result.predicted, result.rows.targets)
-    if scores.min() < 0 or len(scores) < 5 * _ROWS_PER_BAR:  # negative scores cannot be drawn as bars from 0
-        return None
-    parts = np.array_split(np.argsort(lengths, kind="stable"), 5)
-    names = [f"{lengths[part[0]]} to {lengths[part[-1]]}" for part in parts]
-    means = [100 * float(scores[part].mean()) for part in parts]
-    return {"chart": charts.bars(names, means, x="characters", y=f"{display_name(result.task.row_metric)} in %")}
-
-
 @_section("Weak groups")
 def slices(result: Result) -> Mapping[str, Any] | None:
     """Show the groups of rows on which the model is worse than on the others, by more than chance."""
     scores = result.task.row_scores(result.predicted, result.rows.targets)
     languages = [share for code, share in result.settings.get("languages", {}).items() if code != UNKNOWN]
     several = sum(share >= _SHARE for share in languages) > 1
-    found = list_slices(result.texts, result.other_columns, several_languages=several, seed=0)
+    found = list_slices(result.texts, result.other_columns, several_languages=several)
     weak, tested = find_weak(found, scores, result.independent)
     metric = result.task.row_metric
     if metric in ERRORS:  # scores are larger for better rows
@@ -429,12 +388,6 @@ def usage(result: Result) -> Mapping[str, Any]:
     """Show commands and code that use the model."""
     folder = str(result.model)
     return {"folder": folder, "shell": shlex.quote(folder), "python": repr(folder), "pair": result.reads_pairs}
-
-
-@_section("Glossary", technical=True)
-def glossary(_: Result) -> Mapping[str, Any]:
-    """Explain the technical words, which link here."""
-    return {"terms": [(anchor(word), word, text) for word, text in sorted(GLOSSARY.items(), key=_without_case)]}
 
 
 def _has_label(labels: Any, number: int) -> Any:

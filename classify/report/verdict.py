@@ -17,7 +17,7 @@ from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import SURE, show_p
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.environment import count, percent, show, show_range
-from classify.report.result import Result, find_previous
+from classify.report.result import Result
 
 _FEW = 200
 # Rows of a class from which it is called weak.
@@ -180,7 +180,7 @@ def find_steps(result: Result) -> list[Step]:
                 f"classify clean --apply {shlex.quote(str(result.folder / suspects_file.FILE))} --out corrected.csv",
             )
         )
-    if result.is_training and _is_fast(result) and ((previous := find_previous(result)) is None or _is_fast(previous)):
+    if result.is_training and _is_fast(result):
         steps.append(Step("train the whole model, without --preset fast", f"{again} --preset default"))
     # One or two rows are a typing error, or too few to be called weak.
     weak = sorted(

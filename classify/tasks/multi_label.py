@@ -75,8 +75,8 @@ class MultiLabel(Task):
     row_metric = "jaccard"
     has_thresholds = True
     sections = (
-        "next_steps", "scores", "per_class", "label_charts", "worst_rows", "slices", "curve", "usage", "lengths",
-        "data", "course", "decisions", "glossary",
+        "next_steps", "scores", "per_class", "worst_rows", "slices", "curve", "usage",
+        "data", "course", "decisions",
     )  # fmt: skip
     selection = (
         "average_precision",

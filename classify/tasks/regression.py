@@ -55,7 +55,6 @@ class Regression(Task):
     set_columns = ("score_low", "score_high")
     sections = (
         "next_steps", "scores", "scatter", "worst_rows", "slices", "curve", "usage", "data", "course", "decisions",
-        "glossary",
     )  # fmt: skip
     has_labels = False
     selection = ("pearson", "spearman", "mse", "mae", "loss")

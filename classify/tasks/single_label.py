@@ -80,7 +80,7 @@ class SingleLabel(Task):
     row_metric = "accuracy"
     sections = (
         "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "curve",
-        "usage", "reliability", "lengths", "data", "course", "decisions", "glossary",
+        "usage", "reliability", "data", "course", "decisions",
     )  # fmt: skip
     has_confidence = True
     has_scope = True

@@ -53,6 +53,7 @@ TWO = [(0, 0, 0), (0, 1, 1)]
 TRAINED: dict[str, tuple[str, list[tuple[int, int, int]]]] = {
     "python run_classify.py --data my.csv": ("none", [(0, 0, -1)]),
     "python run_classify.py --data my.csv --nproc 2": ("nproc", TWO),
+    "python run_classify.py --data my.csv --nproc 2 --strategy fsdp": ("nproc", TWO),
     "torchrun --nproc-per-node 2 run_classify.py --data my.csv": ("torchrun", TWO),
 }
 # Those of which each process prints how it reads its launch.

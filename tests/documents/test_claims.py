@@ -102,19 +102,16 @@ def test_which_files_hold_texts_and_paths(place: Path, model_folder: Path) -> No
 
 
 def test_what_the_report_says(place: Path) -> None:
-    """What can be sorted without a look, weak classes, and a glossary that its words lead to."""
+    """What can be sorted without a look, and weak classes."""
     page = (place / "out" / "report.html").read_text(encoding="utf-8")
     assert re.search("can be sorted without a look|Check every prediction|the best that can be had", page)
     assert re.search("the weakest class(es are| is) (one|other) ", page)
-    linked = set(re.findall(r'href="#(term-[^"]*)"', page))
-    assert len(linked) > 5
-    assert linked <= set(re.findall(r'id="([^"]*)"', page))
 
 
 def test_what_inspect_prints(model_folder: Path, place: Path, tmp_path: Path) -> None:
     words = ["--data", str(place / "my.csv"), "--model", str(model_folder), "--language", "en"]
     printed = run(tmp_path, "classify", "inspect", *words)
-    for part in ("classes: 5", "time: about ", "memory: about ", "has the labels", "repeat the text"):
+    for part in ("classes: 5", "has the labels", "repeat the text"):
         assert part in printed.stdout, part
     as_json = json.loads(run(tmp_path, "classify", "inspect", *words, "--json").stdout)
     assert as_json["reading"]["delimiter"] == ","
@@ -128,7 +125,7 @@ def test_a_settings_file_holds_any_setting() -> None:
     ours = {flag[2:].replace("-", "_") for flag in flags if flag.startswith("--") and "_" not in flag}
     ours -= {name for name in ours if name.removeprefix("no_") in hf_arguments.NAMES}
     assert len(ours) > 80
-    assert ours - set(yaml_keys()) == {"help", "help_all", "config", "plan", "like"}
+    assert ours - set(yaml_keys()) == {"help", "help_all", "config", "like"}
 
 
 def test_so_many_right_predictions_just_show_a_precision_of_95_percent() -> None:

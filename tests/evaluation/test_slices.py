@@ -15,12 +15,11 @@ _WORDS = {
 }
 
 
-def _texts(count: int) -> tuple[list[str], list[str]]:
-    """Return texts on three topics, and the topic of each."""
+def _texts(count: int) -> list[str]:
     draw = random.Random(0)
     topics = [draw.choice(list(_WORDS)) for _ in range(count)]
     fill = [f"word{chr(97 + a)}{chr(97 + b)}" for a in range(10) for b in range(10)]
-    return [" ".join(draw.sample(_WORDS[topic], 4) + draw.sample(fill, 3)) for topic in topics], topics
+    return [" ".join(draw.sample(_WORDS[topic], 4) + draw.sample(fill, 3)) for topic in topics]
 
 
 def _columns(count: int) -> dict[str, list[str]]:
@@ -33,20 +32,15 @@ def _columns(count: int) -> dict[str, list[str]]:
 
 
 def test_weak_groups_are_found_and_named() -> None:
-    texts, topics = _texts(600)
-    columns = _columns(600)
+    texts, columns = _texts(600), _columns(600)
     wrong = np.random.default_rng(0).random(600) < 0.05
-    wrong |= (np.array(topics) == "sport") & (np.random.default_rng(1).random(600) < 0.4)
     wrong |= (np.arange(600) >= 480) & (np.random.default_rng(2).random(600) < 0.4)
-    slices = list_slices(texts, columns, several_languages=False, seed=0)
-    assert {one.kind for one in slices} == {"characters", "source", "number", "day", "similar words"}, "an ID is none"
+    slices = list_slices(texts, columns, several_languages=False)
+    assert {one.kind for one in slices} == {"characters", "source", "number", "day"}, "an ID is none"
     weak, tested = find_weak(slices, 1.0 - wrong, np.arange(600))
     assert tested == len(slices)
     named = {(one.kind, one.value) for one in weak}
     assert {("number", "480 to 599"), ("day", "2024-10-17 to 2024-12-28")} & named
-    words = [one for one in weak if one.kind == "similar words"]
-    assert words
-    assert all(set(one.value.split(", ")) & set(_WORDS["sport"]) for one in words)
     for one in weak:
         assert one.interval[0] <= one.score <= one.interval[1]
         assert one.score < one.rest
@@ -55,8 +49,8 @@ def test_weak_groups_are_found_and_named() -> None:
 
 def test_chance_finds_nothing() -> None:
     """Of errors, and of squared errors, that no property explains, at most one table in twenty has a weak group."""
-    texts, _ = _texts(400)
-    slices = list_slices(texts, _columns(400), several_languages=False, seed=0)
+    texts = _texts(400)
+    slices = list_slices(texts, _columns(400), several_languages=False)
     draws = [np.random.default_rng(seed) for seed in range(60)]
     for scores in (
         [1.0 * (draw.random(400) < 0.8) for draw in draws],
@@ -66,8 +60,8 @@ def test_chance_finds_nothing() -> None:
 
 
 def test_little_to_compare() -> None:
-    few = list_slices(["a"] * 10, {}, several_languages=False, seed=0)
+    few = list_slices(["a"] * 10, {}, several_languages=False)
     assert find_weak(few, np.ones(10), np.arange(10)) == ([], 0)
-    slices = list_slices(["same words here"] * 200, {"x": ["a", "b"] * 100}, several_languages=False, seed=0)
+    slices = list_slices(["same words here"] * 200, {"x": ["a", "b"] * 100}, several_languages=False)
     assert {one.kind for one in slices} == {"characters", "x"}
     assert find_weak(slices, np.ones(200), np.arange(200))[0] == []

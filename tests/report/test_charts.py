@@ -6,7 +6,6 @@ import re
 from html import unescape
 
 import numpy as np
-import pytest
 
 from classify.report import charts
 
@@ -14,13 +13,6 @@ from classify.report import charts
 def texts_of(svg: str) -> list[str]:
     """Return the texts of a drawing."""
     return [unescape(text.strip()) for text in re.findall(r"<text[^>]*>(.*?)</text>", svg, flags=re.S)]
-
-
-@pytest.mark.parametrize("label", ["$x^$", "$5 to $10", r"a_$\frac$", "R$ & US$", r"\$1 of $2"])
-def test_a_label_with_dollar_signs_is_no_formula(label: str) -> None:
-    values = np.array([0.5, 0.9])
-    assert label in texts_of(charts.points([label, "b"], [("precision", values), ("recall", values)]))
-    assert label in texts_of(charts.bars([label, "b"], values.tolist(), x="label", y="score"))
 
 
 def test_reliability_names_what_it_shows() -> None:

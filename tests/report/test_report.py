@@ -20,7 +20,7 @@ from classify.cli import main
 from classify.commands import load_command
 from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.modeling.result_folder import read_settings, trained_texts
-from classify.report.environment import percent, show
+from classify.report.environment import show
 from classify.report.page import write_report
 from classify.report.result import Result
 from classify.training.run import train
@@ -118,17 +118,6 @@ def test_the_scored_rows_are_those_of_the_predictions(run: Path) -> None:
     assert (paired["better"], paired["worse"]) == (int((own > other).sum()), int((own < other).sum()))
 
 
-def test_the_charts_of_several_labels_name_their_axes(run: Path) -> None:
-    result = Result.read(run)
-    if result.task.name != "multi_label":
-        pytest.skip("one task does")
-    page = Page(write_report(run).read_text())
-    described = [attributes["aria-label"] for tag, attributes in page.tags if tag == "svg"]
-    assert "share of rows that have it in % over probability of a label in %" in described
-    assert not {"accuracy", "confidence", "as saved"} & set(page.text.split("\n"))
-    assert "accuracy in % over confidence in %" not in described
-
-
 def test_hostile_texts_and_labels_are_inert(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
     """And a run ends with the report's path."""
     rows = [(f"{HOSTILE} {text}", f"<i>{label}</i>") for text, label in tiny.table_rows(60)]
@@ -154,17 +143,6 @@ def test_texts_carry_their_language(model_folder: Path, table: Path, tmp_path: P
         cells = [attributes for tag, attributes in Page(write_report(folder).read_text()).tags if tag == "td"]
         texts = [attributes.get("lang") for attributes in cells if attributes.get("class") == "text sample"]
         assert expected <= set(texts) <= {*expected, None}
-
-
-@pytest.mark.slow
-def test_the_previous_run_on_the_table_stands_beside(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        assert main(train_words(table, model_folder, tmp_path / name)) == 0
-    before = read_json(tmp_path / "first" / "metrics.json")["test"]
-    section = (tmp_path / "second" / "report.html").read_text().split('id="scores"')[1].split("</section>")[0]
-    assert "first is the previous run on this table" in section
-    assert section.count(percent(before["macro_f1"])) >= 2, "of both runs, which are the same"
-    assert "previous run" not in (tmp_path / "first" / "report.html").read_text()
 
 
 @pytest.mark.slow
