@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow
 
-    from classify.modeling.attributions import WordAttribution
+    from classify.prediction.occlusion import WordAttribution
     from classify.prediction.predictor import Predictor
     from classify.tables.table import Table
     from classify.training.parts import LossFunction, Metric, Parts, TrainerCallback

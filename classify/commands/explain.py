@@ -18,8 +18,7 @@ def make_parser(program: str) -> Parser:
     parser = Parser(
         prog=program,
         usage=f'{program} --model FOLDER "a text" ["its second text"] [flags]',
-        description="Show the prediction for a text, and by how much each word raises or lowers its logit "
-        "(integrated gradients).",
+        description="Show the prediction for a text, and by how much its logit falls without each word.",
     )
     parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, or the two of a pair")
     flags.add_model(parser)

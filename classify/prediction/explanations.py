@@ -31,7 +31,6 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         return
     settings = read_settings(str(folder))
     texts, task = trained_texts(settings), trained_task(str(folder))
-    from classify.modeling.attributions import FEW_STEPS
     from classify.prediction.pytorch import load
 
     # Words are ranked alike in half precision, in half the time.
@@ -51,7 +50,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
             characters += min(most, sum(map(len, inputs[row])))
             label = predictor.labels[output]
             text: Any = inputs[row][0] if texts.pair is None else inputs[row]
-            explained = predictor.explain(text, label, FEW_STEPS)
+            explained = predictor.explain(text, label)
             ranked = sorted(explained, key=lambda word: -abs(word.score))[:_WORDS]
             words = [[word.word, round(word.score, 3)] for word in ranked]
             explanations[str(row)] = {"output": label, "words": words}

@@ -61,8 +61,6 @@ class JSONTokenizer:
 class OnnxPredictor(Predictor):
     """An exported folder."""
 
-    can_explain = False
-
     def __init__(
         self,
         folder: str,
@@ -79,10 +77,6 @@ class OnnxPredictor(Predictor):
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
         return compute_logits(self.session, self.tokenizer, tokens, len(self.labels))
-
-    def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[Any]:
-        """Raise InputError: gradients need the weights in PyTorch."""
-        raise InputError(f"{self.folder}: explanations need gradients; give the folder that it was exported from.")
 
 
 def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> OnnxPredictor:

@@ -9,7 +9,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from classify.data.tokenize import Tokens, tokenize
 from classify.errors import InputError
 from classify.evaluation.scope import Scope
 from classify.modeling.result_folder import EXPORTED, trained_texts
+from classify.prediction.occlusion import WordAttribution, explain
 from classify.tables.table import replace_surrogates
 from classify.tables.texts import TextColumns
 from classify.tasks.base import Task
@@ -38,7 +39,6 @@ class Predictor(ABC):
     world: Any
     precision: str
     scope: Scope | None = None
-    can_explain: ClassVar[bool] = True
 
     def __init__(self, folder: str, settings: dict[str, Any], task: Task, tokenizer: Any):
         self.folder, self.settings, self.task, self.tokenizer = folder, settings, task, tokenizer
@@ -138,15 +138,21 @@ class Predictor(ABC):
         """
         return self.compute_outputs(self.tokenize(first, second))
 
-    @abstractmethod
-    def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[Any]:
-        """Return by how much each word raises the logit of a label, the predicted one by default.
+    def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
+        """By how much each word raises the logit of a label, the predicted one by default; see `occlusion`.
 
         Of a model that predicts scores it is the score. A model of text pairs takes a tuple of two texts; the words of
-        both are returned in order.
-
-        Raises InputError for unknown labels, TypeError for anything but a text, or a pair where the model takes pairs.
+        both are returned in order. A collective. Raises InputError for unknown labels, TypeError for anything but a
+        text, or a pair where the model takes pairs.
         """
+        first, second = self.as_columns([text])
+        output = self.find_output(text, label)
+
+        def compute(rows: list[Sequence[str]]) -> npt.NDArray[np.float32]:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            return self.compute_logits(self.tokenize(columns[0], None if second is None else columns[1]))[:, output]
+
+        return explain([*first, *(second or [])], compute)
 
 
 def load_classifier(

@@ -20,7 +20,6 @@ from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.evaluation.scope import Scope
 from classify.launch import launcher, process_settings
 from classify.launch.device_plan import plan_alone, plan_here
-from classify.modeling.attributions import STEPS, WordAttribution, explain
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_ids
@@ -98,20 +97,6 @@ class PyTorchPredictor(Predictor):
                 self.classifier.to(self.world.device)
                 choose_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
                 self._is_ready = True
-
-    def explain(
-        self, text: str | tuple[str, str], label: str | None = None, steps: int = STEPS
-    ) -> list[WordAttribution]:
-        """Explain by integrated gradients with `steps` points; see `Predictor.explain`."""
-        first, second = self.as_columns([text])
-        output = self.find_output(text, label)
-        tokens = self.tokenize(first, second)
-        self._check_ids(tokens)
-        self._prepare(tokens)
-        with self._settings():
-            return explain(
-                self.classifier, self.tokenizer, [*first, *(second or [])], tokens, output, self.world.device, steps
-            )
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:

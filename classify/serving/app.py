@@ -208,15 +208,13 @@ def make_app(
 
         return Response(await run_in_threadpool(write), media_type=_JSON)
 
-    if predictor.can_explain:
-
-        @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
-        async def explain(request: Request) -> list[Word]:
-            """List the words of the first text that raise or lower the logit of its predicted label most."""
-            text = (await _read(request, kind)).texts[0]
-            words = await _queue(batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS))
-            ranked = sorted(words, key=lambda word: -abs(word.score))[:WORDS]
-            return [Word(word=word.word, score=word.score) for word in ranked]
+    @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
+    async def explain(request: Request) -> list[Word]:
+        """List the words of the first text that raise or lower the logit of its predicted label most."""
+        text = (await _read(request, kind)).texts[0]
+        words = await _queue(batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS))
+        ranked = sorted(words, key=lambda word: -abs(word.score))[:WORDS]
+        return [Word(word=word.word, score=word.score) for word in ranked]
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:

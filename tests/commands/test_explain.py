@@ -1,20 +1,17 @@
-"""classify explain: attributions add up to the logit's difference, whatever the batch looks like."""
+"""classify explain: what a prediction's logit falls by without each word."""
 
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from classify import load_classifier
 from classify.cli import main
-from classify.data.tokenize import tokenize
-from classify.modeling import attributions
+from classify.prediction import occlusion
 from classify.prediction.explanations import write_explanations
 from classify.prediction.pytorch import PyTorchPredictor as Predictor
 from classify.training.run import train
@@ -37,83 +34,44 @@ def predictor(trained: Path) -> Any:
         yield loaded
 
 
-def test_they_sum_to_the_difference_to_padding(predictor: Predictor) -> None:
-    """Completeness (Sundararajan et al., 2017, proposition 1), to the error of the sum."""
-    tokens = tokenize(predictor.tokenizer, [TEXT], 64)
-    device = torch.device("cpu")
-    for output in range(3):
-        scores = attributions.integrated_gradients(predictor.classifier, tokens, 0, output, 0, device)
-        assert scores[0] == 0
-        assert scores[-1] == 0
-        inputs = predictor.tokenizer(TEXT, return_tensors="pt")
-        padded = inputs["input_ids"].clone()
-        padded[0, 1:-1] = 0
-        with torch.no_grad():
-            model, mask = predictor.classifier.model, inputs["attention_mask"]
-            predictor.classifier.use_packing(False)
-            difference = (model(input_ids=inputs["input_ids"], attention_mask=mask).logits
-                          - model(input_ids=padded, attention_mask=mask).logits)[0, output]  # fmt: skip
-            predictor.classifier.use_packing(True)
-        assert float(scores.sum()) == pytest.approx(float(difference), abs=0.05 * float(difference.abs()) + 2e-3)
-
-
-def test_packed_and_padded_batches_agree(predictor: Predictor) -> None:
-    tokens = tokenize(predictor.tokenizer, [TEXT], 64)
-    ways = []
-    for packed in (True, False):
-        predictor.classifier.use_packing(packed)
-        ways.append(
-            attributions.integrated_gradients(predictor.classifier, tokens, 0, 1, 0, torch.device("cpu")).numpy()
-        )
-    predictor.classifier.use_packing(True)
-    np.testing.assert_allclose(ways[0], ways[1], atol=1e-5)
-
-
-def test_a_long_text_is_computed_in_parts(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few points are in memory at once; the sum is the same."""
-    tokens = tokenize(predictor.tokenizer, [TEXT], 64)
-    whole = attributions.integrated_gradients(predictor.classifier, tokens, 0, 1, 0, torch.device("cpu"))
-    monkeypatch.setattr(attributions, "_TOKENS", 30)
-    parts = attributions.integrated_gradients(predictor.classifier, tokens, 0, 1, 0, torch.device("cpu"))
-    np.testing.assert_allclose(whole, parts, atol=1e-5)
-
-
-def test_other_threads_predict_meanwhile(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one thread changes in the embeddings does not reach another's texts."""
-    expected = predictor.probabilities([TEXT, "a"])
-    seen: list[np.ndarray] = []
-    original = attributions._rows
-
-    def predict_meanwhile(*arguments: Any) -> Any:
-        thread = threading.Thread(target=lambda: seen.append(predictor.probabilities([TEXT, "a"])))
-        thread.start()
-        thread.join(60)
-        return original(*arguments)
-
-    monkeypatch.setattr(attributions, "_rows", predict_meanwhile)
-    predictor.explain(TEXT)
-    assert seen
-    np.testing.assert_allclose(seen[0], expected, atol=1e-6)
-
-
 def test_words_are_those_of_the_text(predictor: Predictor) -> None:
     assert [one.word for one in predictor.explain(TEXT)] == TEXT.split()
     assert predictor.explain("") == []
 
 
+def test_a_score_is_what_the_logit_falls_by(predictor: Predictor) -> None:
+    scores = {one.word: one.score for one in predictor.explain(TEXT, "money")}
+    whole, without = (
+        predictor.compute_logits(predictor.tokenize([text]))[0, predictor.labels.index("money")]
+        for text in (TEXT, TEXT.replace("stolen ", " "))
+    )
+    assert scores["stolen"] == pytest.approx(float(whole - without), abs=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("text", "spans", "words"),
+    ("text", "words"),
     [
-        ("ab cd", [(0, 1), (1, 2), (3, 5)], ["ab", "cd"]),
-        (" ab cd", [(0, 3), (3, 6)], [" ab", " cd"]),  # of Metaspace
-        ("退款 ab", [(0, 1), (1, 2), (3, 5)], ["退", "款", "ab"]),
+        ("退款 ab", ["退", "款", "ab"]),
+        ("One two. Three! " * 80, ["One two.", "Three!"] * 80),  # more words than are left out one by one
+        ("a, b. " * 401, 134),  # more sentences than that
     ],
 )
-def test_tokens_are_joined_to_words(text: str, spans: list[tuple[int, int]], words: list[str]) -> None:
-    joined: dict[int, str] = {}
-    for number, (start, end) in zip(attributions._word_numbers(text, spans), spans, strict=True):
-        joined[number] = joined.get(number, "") + text[start:end]
-    assert list(joined.values()) == words
+def test_parts_of_a_text(text: str, words: list[str] | int) -> None:
+    parts = occlusion.explain([text], lambda rows: np.zeros(len(rows), dtype=np.float32))
+    if isinstance(words, int):
+        assert len(parts) == words
+        assert sum(len(part.word.split(". ")) for part in parts) == 401
+    else:
+        assert [part.word for part in parts[: len(words)]] == words
+
+
+def test_words_of_both_texts_of_a_pair(pairs: Path) -> None:
+    with load_classifier(str(pairs), use_cpu=True) as predictor:
+        pair = ("my card was stolen", "please help")
+        explained = predictor.explain(pair)
+        assert [one.word for one in explained] == [word for text in pair for word in text.split()]
+        with pytest.raises(TypeError, match="must be a list of pairs"):
+            predictor.explain("one text")
 
 
 def test_the_command(trained: Path, capsys: Any) -> None:
@@ -152,27 +110,6 @@ def pairs(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = f"train --data {table} --model {model_folder} --cpu --output-dir {folder / 'out'} --max-steps 1 --folds 0"
     assert main([*words.split(), "--head", "random"]) == 0
     return folder / "out"
-
-
-def test_words_of_both_texts_of_a_pair(pairs: Path) -> None:
-    """Complete, too: what special tokens and both texts in turn get sums to the difference to padding."""
-    with load_classifier(str(pairs), use_cpu=True) as predictor:
-        pair = ("my card was stolen", "please help")
-        explained = predictor.explain(pair)
-        assert [one.word for one in explained] == [word for text in pair for word in text.split()]
-        output = int(predictor.probabilities([pair])[0].argmax())
-        predictor.classifier.use_packing(False)
-        inputs = dict(predictor.tokenizer(*pair, return_tensors="pt"))
-        padded = inputs["input_ids"].clone()
-        special = torch.tensor(predictor.tokenizer.get_special_tokens_mask(padded[0], already_has_special_tokens=True))
-        padded[0, special == 0] = 0
-        with torch.no_grad():
-            logits = predictor.classifier.model(**inputs).logits[0, output]
-            without = predictor.classifier.model(**{**inputs, "input_ids": padded}).logits[0, output]
-        difference = float(logits - without)
-        assert sum(one.score for one in explained) == pytest.approx(difference, abs=0.05 * abs(difference) + 2e-3)
-        with pytest.raises(TypeError, match="must be a list of pairs"):
-            predictor.explain("one text")
 
 
 def test_a_run_on_pairs_explains_its_errors(pairs: Path, capsys: Any) -> None:

@@ -363,6 +363,8 @@ def test_flags_of_torch_are_refused(flag: list[str], exported: Path, table: Path
     assert not (tmp_path / "p.csv").exists()
 
 
-def test_words_are_explained_by_the_run_only(exported: Path, capsys: Any) -> None:
-    assert main(["explain", "--model", str(exported), "my card"]) == 2
-    assert "explanations need gradients" in capsys.readouterr().err
+def test_an_export_explains_as_its_run_does(finished: Path, exported: Path) -> None:
+    with load_classifier(str(finished), use_cpu=True) as one, load_classifier(str(exported)) as other:
+        words, same = one.explain("my card was stolen", "card"), other.explain("my card was stolen", "card")
+    assert [word.word for word in words] == [word.word for word in same]
+    assert [word.score for word in words] == pytest.approx([word.score for word in same], abs=1e-3)

@@ -331,7 +331,7 @@ def test_an_exported_folder_is_served_without_torch(finished: Path, tmp_path: Pa
     with serve(tmp_path / "onnx") as server, load_classifier(str(finished), use_cpu=True) as predictor:
         (one,) = server.predict(["my card was stolen"])
         assert one["confidence"] == pytest.approx(predictor.probabilities(["my card was stolen"]).max(), abs=1e-4)
-        assert server.ask("POST", "/explain", {"texts": ["my card"]})[0] == 404
+        assert server.ask("POST", "/explain", {"texts": ["my card"]})[0] == 200
         maps = Path(f"/proc/{server.process.pid}/maps").read_text() if os.path.exists("/proc/self/maps") else ""
         assert "libtorch" not in maps
 
