@@ -82,7 +82,7 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     model.to(config.device)
     model.set_precision(choose_precision(options.precision, config.device, None))
     rows = np.arange(len(texts))
-    choose_packing(model, tokens, rows, config.start())
+    choose_packing(model, config.start())
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, splits.train.targets)
     trainer = Trainer(strategy, TokenizedSplit(tokens, rows, splits.train.targets), batches, loss)

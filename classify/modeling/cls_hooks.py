@@ -2,7 +2,7 @@
 
 The classifier reads one token per text, and nothing after the last layer's attention mixes tokens. So the last layer's
 queries, output projection and feed-forward part, an eighth of MiniLM's arithmetic, are computed for those tokens only.
-The result is the same; `classify.modeling.choose_packing` checks it on real rows.
+The result is the same; tests/modeling/test_architectures.py shows it.
 
 The boundaries of texts arrive in three ways: attention gets them as a keyword, the hooks of the last layer remember
 that keyword, and the encoder's own hook, which gets no keywords, reads what `mark_packed` has set for this thread.

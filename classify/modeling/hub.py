@@ -6,7 +6,6 @@ Searched in order: a folder; the installed package with the default model; the H
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,15 +63,6 @@ class ModelFolder:
         has_whole = (self.path / _VOCABULARIES[0]).exists()  # others may be there, too, but are not read
         patterns = (*_READ_FILES, *(_VOCABULARIES[:1] if has_whole else _VOCABULARIES))
         return f"{self.pooling} {hash_files(self.path, patterns)}"
-
-    @property
-    def weight_counts(self) -> dict[str, int]:
-        """Return the number of weights of each tensor in the model's files, by name."""
-        if self.quantized is not None:
-            return self.quantized.weight_counts
-        single = self.path / "model.safetensors"
-        files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))
-        return {name: math.prod(shape) for file in files for name, shape in tensor_shapes(file).items()}
 
     @property
     def max_length(self) -> int:

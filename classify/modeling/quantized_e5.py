@@ -143,11 +143,6 @@ class QuantizedFile:
             "pad_token_id": self.pad,
         }
 
-    @property
-    def weight_counts(self) -> dict[str, int]:
-        """Return the number of weights of each tensor, by its name in a stock BERT."""
-        return {stock: self._directory[name].count for name, stock in self._names.items()}
-
     def state_dict(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the weights of a stock BERT by name, in fp32."""
         return {stock: self._tensor(name) for name, stock in self._names.items()}

@@ -47,7 +47,7 @@ class PyTorchPredictor(Predictor):
     def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Return logits, and the probability of being in scope; see `Predictor.compute_outputs`."""
         self._check_ids(tokens)
-        self._prepare(tokens)
+        self._prepare()
         features = self.scope is not None
         with self._settings():
             computed = compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world, features=features)
@@ -68,12 +68,12 @@ class PyTorchPredictor(Predictor):
         A collective, with the same texts on every rank, at least one.
         """
         rank, count = self.world.rank, self.world.world_size
-        if len(first) < count:  # a rank without a text could not verify packing
+        if len(first) < count:  # a rank without a text has nothing to compute
             return self.compute_outputs(self.tokenize(first, second))
         with self.world.sync_errors():  # each rank has other texts
             tokens = self.tokenize(first[rank::count], None if second is None else second[rank::count])
             self._check_ids(tokens)
-        self._prepare(tokens)
+        self._prepare()
         with self._settings():
             features = self.scope is not None
             local = compute_local_logits(self.classifier, tokens, self.world, features=features)
@@ -85,8 +85,8 @@ class PyTorchPredictor(Predictor):
     def _check_ids(self, tokens: Tokens) -> None:
         check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)
 
-    def _prepare(self, tokens: Tokens) -> None:
-        """Move the model to its device and verify packing, before the first texts.
+    def _prepare(self) -> None:
+        """Move the model to its device, and pack texts or pad them, before the first ones.
 
         Raises ValueError if the predictor is closed.
         """
@@ -95,7 +95,7 @@ class PyTorchPredictor(Predictor):
         with self._preparing, self._settings():  # threads share the classifier; the first call prepares it
             if not self._is_ready:
                 self.classifier.to(self.world.device)
-                choose_packing(self.classifier, tokens, np.arange(len(tokens)), self.world, training=False)
+                choose_packing(self.classifier, self.world)
                 self._is_ready = True
 
     @contextlib.contextmanager

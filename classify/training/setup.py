@@ -253,7 +253,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
 
     Raises InputError (arguments, memory, folder) and CheckpointError (there are checkpoints, but none is valid).
     """
-    training, train = inputs.config.training, inputs.splits.train
+    training = inputs.config.training
     if training.sync_batch_norm and world.device.type == "cpu":
         raise InputError("--sync-batch-norm: torch's SyncBatchNorm works on GPUs alone; drop it.")
     _require_same(inputs, world)
@@ -266,7 +266,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         placing = find_strategy(world).place(classifier, world)
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         precision = agree_on_precision(precision, world, before)
-        packing_reason = set_precision_and_packing(inputs, classifier, data.of(train).tokens, world, precision, before)
+        packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
         timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world)
         found = [data.decision, *_list_decisions(classifier, packing_reason, world, training.train_batch_size)]
@@ -376,17 +376,12 @@ def load_for_training(
 
 
 def set_precision_and_packing(
-    inputs: RunInputs,
-    classifier: Classifier,
-    tokens: Tokens,
-    world: World,
-    precision: Precision,
-    before: str | None = None,
+    inputs: RunInputs, classifier: Classifier, world: World, precision: Precision, before: str | None = None
 ) -> str:
     """Set the precision, decide whether to pack, and return the reason for that. A collective.
 
-    The model is on its device. Without a requested precision, a CPU with bf16 instructions trains packed texts in bf16,
-    and packing is verified in it. A resumed run keeps `before`, the precision it began in, on any CPU.
+    The model is on its device. Without a requested precision, a CPU with bf16 instructions trains packed texts in bf16.
+    A resumed run keeps `before`, the precision it began in, on any CPU.
     """
     automatic = precision.automatic and world.accelerator.precision_by_processor
     padded, packed = precision, precision
@@ -396,8 +391,7 @@ def set_precision_and_packing(
         packed = choose_cpu_precision(classifier.hidden_size)
     classifier.set_precision(packed)
     set_products((packed.products, packed.products))
-    rows = inputs.splits.train.rows
-    packing = choose_packing(classifier, tokens, rows, world, inputs.config.model.packing)
+    packing = choose_packing(classifier, world, inputs.config.model.packing)
     if not classifier.packed:
         classifier.set_precision(padded)
     flash = classifier.loses_attention_dropout(world.device)

@@ -73,7 +73,7 @@ def test_one_process_answers_without_a_group() -> None:
         ("nccl", RankError("out of memory"), "abort"),
         ("nccl", KeyboardInterrupt(), "abort"),
         ("hccl", ValueError("broken"), "abort"),
-        ("nccl", InputError("all ranks meet it"), "destroy"),
+        ("nccl", InputError("all ranks meet it"), "abort"),
         ("nccl", None, "destroy"),
         ("gloo", ValueError("broken"), "destroy"),
     ],
@@ -208,7 +208,7 @@ def test_a_cut_step_changes_no_weight(
     ends: list[torch.Tensor] = []
     micros: list[int] = []
     for most in (100_000, 40):
-        monkeypatch.setattr("classify.modeling.memory_estimate.tokens_at_once", lambda width, packed, most=most: most)
+        monkeypatch.setattr("classify.modeling.sizes.tokens_at_once", lambda width, packed, most=most: most)
         data, model = data_and_model(model_folder)
         model.use_packing(True)
         if norm:

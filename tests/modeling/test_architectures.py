@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ import torch
 import transformers
 
 from classify.config.schema import TrainingConfig
-from classify.data.tokenize import Collated, Tokens, load_tokenizer, tokenize
+from classify.data.tokenize import Tokens, load_tokenizer, tokenize
 from classify.errors import InputError
-from classify.modeling.choose_packing import choose_packing
+from classify.modeling.choose_packing import PACKABLE, choose_packing
 from classify.modeling.classifier import Classifier, output_layer
 from classify.modeling.hub import resolve_model
 from classify.modeling.layers import parameter_depths, repeated_layers
-from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained
-from classify.modeling.memory_estimate import layer_count
-from classify.modeling.precision import choose_precision
+from classify.modeling.loading import checkpoint_activations, freeze_unused, load_pretrained
+from classify.modeling.sizes import layer_count
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
@@ -37,11 +35,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: tiny.make_model(base / kind, kind) for kind in KINDS}
 
 
-def decide(model: Classifier, tokens: Tokens, rows: Any, wish: str = "auto", training: bool = True) -> str:
-    """`choose_packing` in a single process on the CPU."""
-    return choose_packing(model, tokens, rows, TrainingConfig(use_cpu=True).start(), wish, training=training)
-
-
 def load(folder: Path, device: str = "cpu") -> tuple[Classifier, Tokens]:
     texts = [text for text, _ in tiny.table_rows(40)] + [""]
     tokens = tokenize(load_tokenizer(str(folder)), texts, 24)
@@ -53,8 +46,8 @@ def load(folder: Path, device: str = "cpu") -> tuple[Classifier, Tokens]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], kind: str) -> None:
     model, tokens = load(folders[kind])
-    reason = decide(model, tokens, np.arange(len(tokens)))
-    assert model.packed is (kind not in PADDED), reason
+    choose_packing(model, TrainingConfig(use_cpu=True).start())
+    assert model.packed is (kind not in PADDED)
     rows = np.random.default_rng(0).permutation(len(tokens))
     model.eval()
     with torch.no_grad():
@@ -115,7 +108,7 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
     result: list[dict[str, Any]] = []
     for wish in ("auto", "padded"):
         model, tokens = load(folders[kind])
-        decide(model, tokens, rows, wish)
+        choose_packing(model, TrainingConfig(use_cpu=True).start(), wish)
         freeze_unused(model, tokens, 0)
         model.train()
         logits = model(model.batch(tokens, rows))
@@ -139,92 +132,12 @@ def test_the_number_of_layers_is_in_the_configuration(folders: dict[str, Path], 
 def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Path], kind: str) -> None:
     """DistributedDataParallel waits for each of them."""
     model, tokens = load(folders[kind])
-    decide(model, tokens, np.arange(8))
+    choose_packing(model, TrainingConfig(use_cpu=True).start())
     freeze_unused(model, tokens, 0)
     model.train()
     model(model.batch(tokens, np.arange(3))).sum().backward()
     assert all((p.grad is not None) == p.requires_grad for p in model.model.parameters())
     assert output_layer(model.model).weight.requires_grad
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_wrong_boundaries_are_noticed(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, precision: str, training: bool
-) -> None:
-    """The start-up check must be able to fail: attention across texts is found, and padding taken instead."""
-    import classify.modeling.classifier as module
-
-    original = module.pack
-
-    def leaky(collated: Collated, first_position: int) -> Any:
-        batch = original(collated, first_position)
-        groups = list(batch.boundaries.groups)
-        if len(groups) > 1:  # the last text's first token becomes the one before's last
-            (before, count, length), (start, one, last) = groups[-2:]
-            groups[-2:] = [(before, 1, count * length + 1), (start + 1, 1, one * last - 1)]
-        boundaries = dataclasses.replace(batch.boundaries, groups=tuple(groups))
-        return dataclasses.replace(batch, boundaries=boundaries)
-
-    model, tokens = load(folders["bert"])
-    model.set_precision(choose_precision(precision, torch.device("cpu")))
-    decide(model, tokens, np.arange(len(tokens)), training=training)
-    assert model.packed
-    monkeypatch.setattr(module, "pack", leaky)
-    reason = decide(model, tokens, np.arange(len(tokens)), training=training)
-    assert not model.packed
-    assert "logits differ" in reason
-    assert "inf" not in reason
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(
-    ("fault", "frozen", "differs"),
-    [("output", 0, "logits differ"), ("gradient", 0, "gradients differ"), ("gradient", 1, "gradients differ")],
-)
-def test_a_wrong_kernel_of_training_is_noticed(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, precision: str, fault: str, frozen: int, differs: str
-) -> None:
-    """The one that computes with gradients, which scores do not use; also where its forward pass is right."""
-    import classify.modeling.kernels.attention as module
-
-    original = module.attend
-
-    def wrong(q: torch.Tensor, *others: Any, **settings: Any) -> torch.Tensor:
-        if fault == "gradient":
-            return original(2 * q - q.detach(), *others, **settings)
-        return original(q, *others, **settings).roll(1, 0)
-
-    monkeypatch.setattr(module, "attend", wrong)
-    model, tokens = load(folders["bert"])
-    freeze(model, embeddings=False, layers=frozen)
-    model.set_precision(choose_precision(precision, torch.device("cpu")))
-    reason = decide(model, tokens, np.arange(len(tokens)))
-    assert not model.packed
-    assert differs in reason
-    decide(model, tokens, np.arange(len(tokens)), training=False)  # prediction never runs it
-    assert model.packed
-
-
-def test_the_kernel_of_scores_is_checked_for_training_too(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import classify.modeling.packing as module
-
-    original = module._attend_by_length
-    monkeypatch.setattr(module, "_attend_by_length", lambda *given: original(*given).roll(1, 0))
-    model, tokens = load(folders["bert"])
-    assert "packed and padded scored logits differ" in decide(model, tokens, np.arange(len(tokens)))
-    assert not model.packed
-
-
-def test_the_check_leaves_no_gradient_behind(folders: dict[str, Path]) -> None:
-    model, tokens = load(folders["bert"])
-    model.train()
-    decide(model, tokens, np.arange(len(tokens)))
-    assert model.packed
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.model.parameters())
 
 
 def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path]) -> None:
@@ -329,3 +242,13 @@ def test_a_model_that_cannot_read_a_text_is_refused(table: Path, tmp_path: Path)
     tiny.make_tokenizer().save_pretrained(tmp_path / "m")
     with pytest.raises(InputError, match=r"architecture 't5' cannot read a text \(.*; give a BERT-like model"):
         train(make_config(tmp_path / "m", table, tmp_path / "out"))
+
+
+def test_each_packable_kind_is_tested() -> None:
+    assert {tiny.configurations()[kind].model_type for kind in KINDS if kind not in PADDED} == PACKABLE
+
+
+def test_a_kind_that_cannot_be_packed(folders: dict[str, Path]) -> None:
+    model, _ = load(folders["deberta"])
+    with pytest.raises(InputError, match="deberta-v2 does not support custom attention"):
+        choose_packing(model, TrainingConfig(use_cpu=True).start(), "packed")

