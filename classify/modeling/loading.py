@@ -248,7 +248,8 @@ def freeze_unused(classifier: Classifier, tokens: Tokens, row: int) -> list[str]
     DistributedDataParallel would wait for their gradients in each step. A backward pass on one row finds them.
     """
     classifier.eval()
-    classifier(classifier.batch(tokens, np.array([row]))).sum().backward()
+    device = classifier.output_layer.weight.device
+    classifier(classifier.batch(tokens, np.array([row])).to(device)).sum().backward()
     unused = {name: p for name, p in classifier.model.named_parameters() if p.requires_grad and p.grad is None}
     for parameter in unused.values():
         parameter.requires_grad_(False)

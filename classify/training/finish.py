@@ -59,7 +59,6 @@ def finish(
     open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
-    log.write_final(trainer, task, final.scored, splits.scored.targets)
     log.close_trackers()
     if context.config.training.save_on_each_node:
         context.world.close()  # with a process group transformers saves only on rank 0

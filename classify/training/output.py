@@ -83,11 +83,6 @@ def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) ->
             if world.is_main:
                 folder, lock = acquire_folder(plan)
                 held.callback(lock.release)
-                if not lock.held:
-                    log(
-                        f"note: the file system of {folder} does not support locks; make sure that no other run uses "
-                        "this folder"
-                    )
                 answer = str(folder)
         plan = replace(plan, folder=Path(world.broadcast(answer)))
         assert plan.folder is not None

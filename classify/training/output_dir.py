@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +20,6 @@ from classify.tables.source import stem_of
 LOCK = ".lock"
 # Processes that only look whether a folder is free hold its lock for a moment.
 _LOCK_SECONDS = 1.0
-# After a restart by the launcher, processes of the previous attempt may still be ending.
-_RESTART_SECONDS = 15.0
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -159,61 +154,25 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 class FolderLock:
-    """Keeps other runs out of an output folder until it is released, or its process has ended in any way.
-
-    It is the operating system's (flock). On a disk without flock the file's existence is the lock. The
-    file holds the process id and the host of its holder, in both cases.
-    """
+    """Keeps other runs out of an output folder until it is released, or its process has ended in any way."""
 
     def __init__(self, folder: Path):
-        """Take the lock, or raise InputError with the holder where it does not become free.
-
-        A job that its launcher has restarted waits for the processes of the previous attempt to end.
-        """
+        """Take the lock. Raises InputError where another run holds it."""
         import filelock
 
         self._path = folder / LOCK
-        timeout = _RESTART_SECONDS if launcher.here().restarts else _LOCK_SECONDS
-        # Versions of filelock differ in how they tell that they fell back to a file's existence.
-        self._lock: filelock.BaseFileLock = filelock.FileLock(self._path, fallback_to_soft=False)
+        self._lock = filelock.FileLock(self._path)
         try:
-            try:
-                self._lock.acquire(timeout=timeout)
-            except OSError as error:
-                if error.errno != errno.ENOSYS:
-                    raise
-                self._lock = filelock.SoftFileLock(self._path)
-                self._lock.acquire(timeout=timeout)
+            self._lock.acquire(timeout=_LOCK_SECONDS)
         except filelock.Timeout:
-            raise InputError(self._explain_refusal(isinstance(self._lock, filelock.SoftFileLock))) from None
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return  # nothing can be locked on this disk
-            raise
-        if not isinstance(self._lock, filelock.SoftFileLock):  # which has written the same itself
-            with contextlib.suppress(OSError):
-                self._path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", encoding="utf-8")
-
-    def _explain_refusal(self, by_existence: bool) -> str:
-        try:
-            process, host = self._path.read_text(encoding="utf-8").split()[:2]
-            holder = f"process {process} on {host}"
-        except (OSError, ValueError):
-            holder = "another process"
-        hint = f", or delete {self._path} if that process is gone" if by_existence else ""
-        return (
-            f"--output-dir {self._path.parent}: another run is using this folder ({holder}). Wait until it ends, or "
-            f"give another --output-dir{hint}."
-        )
-
-    @property
-    def held(self) -> bool:
-        """Return whether the lock is held; False on a disk without locks."""
-        return self._lock.is_locked
+            raise InputError(
+                f"--output-dir {folder}: another run is using this folder. Wait until it ends, or give another "
+                "--output-dir."
+            ) from None
 
     def release(self) -> None:
         """Release the lock and delete its file."""
-        if self.held:
+        if self._lock.is_locked:
             with contextlib.suppress(OSError):  # while the lock is held: who waits for it notices and makes a new one
                 self._path.unlink()
             self._lock.release()

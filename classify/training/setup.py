@@ -26,7 +26,6 @@ from classify.data.tokenize import (
     tokenize,
     tokenize_columns,
 )
-from classify.distributed.memory import out_of_memory
 from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
@@ -187,8 +186,15 @@ def check_outputs(context: TrainingContext) -> None:
     """
     train, classifier = context.splits.train, context.classifier
     few = Split(train.table, train.rows[:_CHECKED], train.targets[:_CHECKED])
-    with classifier.precision.autocast(training=True):
-        finite = bool(np.isfinite(context.compute_features(few)).all())
+    try:
+        with classifier.precision.autocast(training=True):
+            finite = bool(np.isfinite(context.compute_features(few)).all())
+    except (TypeError, ValueError, AttributeError, LookupError) as error:  # the first texts that the model sees
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:EXCERPT]}"
+        raise InputError(
+            f"--model {context.config.model.name}: the architecture {classifier.model.config.model_type!r} cannot read "
+            f"a text ({reason}); give a BERT-like model."
+        ) from error
     if context.world.all_reduce_any(not finite):
         raise InputError(
             f"--model {context.config.model.name}: its outputs are not finite in {classifier.precision.name}; give "
@@ -253,17 +259,19 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
 
     Raises InputError (arguments, memory, folder) and CheckpointError (there are checkpoints, but none is valid).
     """
-    training = inputs.config.training
+    training, train = inputs.config.training, inputs.splits.train
     if training.sync_batch_norm and world.device.type == "cpu":
         raise InputError("--sync-batch-norm: torch's SyncBatchNorm works on GPUs alone; drop it.")
     _require_same(inputs, world)
     _require_enough_rows(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
-    classifier, unused = load_for_training(inputs, data.tokenizer, data.all, world.device)
+    classifier = load_for_training(inputs, data.tokenizer, data.all, world.device)
     timeline.end("model")
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
         placing = find_strategy(world).place(classifier, world)
+        # DistributedDataParallel waits for the gradient of each parameter in each step.
+        unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0])) if world.distributed else []
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         precision = agree_on_precision(precision, world, before)
         packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
@@ -333,14 +341,9 @@ def _require_same(inputs: RunInputs, world: World) -> None:
     world.check_same(kinds)
 
 
-def load_for_training(
-    inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens], device: torch.device
-) -> tuple[Classifier, list[str]]:
-    """Load the classifier as the settings say, on the CPU, with padded batches; `texts` are those of `--data` first.
-
-    Also returns the parameters that it never uses.
-    """
-    config, train = inputs.config, inputs.splits.train
+def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens], device: torch.device) -> Classifier:
+    """Load the classifier as the settings say, on the CPU, with padded batches; `texts` are those of `--data` first."""
+    config = inputs.config
     classifier = load_pretrained(
         inputs.model,
         inputs.task.labels,
@@ -358,21 +361,11 @@ def load_for_training(
         check_ids(tokens, tokenizer, classifier.model, config.model.name)
     classifier.compact_vocabulary(list(texts), tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
     freeze(classifier.model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
-    try:
-        unused = freeze_unused(classifier, texts[0], int(train.rows[0]))
-    except Exception as error:  # the first text that the model sees
-        if out_of_memory(error):
-            raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:EXCERPT]}"
-        raise InputError(
-            f"--model {config.model.name}: the architecture {classifier.model.config.model_type!r} cannot read a text "
-            f"({reason}); give a BERT-like model."
-        ) from error
     if config.model.lora:
         classifier.add_adapters(config.model.lora_rank, config.model.lora_alpha)
     if config.training.gradient_checkpointing:
         checkpoint_activations(classifier.model)
-    return classifier, unused
+    return classifier
 
 
 def set_precision_and_packing(

@@ -13,9 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from classify.errors import InputError
 
 # Names of --report-to, as Accelerate and transformers have them; each needs the package of that name.
@@ -91,18 +88,6 @@ class Tracker:
         if self._boards is not None:
             self._board("run").add_text(name, text)
 
-    def log_image(self, name: str, pixels: npt.NDArray[np.uint8], step: int) -> None:
-        """Write an image (height, width, 3) to TensorBoard."""
-        if self._boards is not None:
-            self._board("eval").add_image(name, pixels, step, dataformats="HWC")
-
-    def log_precision_recall(
-        self, name: str, targets: npt.NDArray[np.bool_], probabilities: npt.NDArray[np.float64], step: int
-    ) -> None:
-        """Write the precision-recall curve of a label, from whether each row (rows,) has it, to TensorBoard."""
-        if self._boards is not None:
-            self._board("eval").add_pr_curve(name, targets, probabilities, step)
-
     def _board(self, part: str) -> Any:
         assert self._boards is not None
         if part not in self._boards:
@@ -111,14 +96,6 @@ class Tracker:
             board = SummaryWriter(str(self._folder / "tensorboard" / part), purge_step=self._purge_step)
             self._boards[part] = board
         return self._boards[part]
-
-    def cut(self, after_step: int) -> None:
-        """Have TensorBoard drop what was written beyond a step."""
-        self._purge_step = after_step + 1
-        if self._boards is not None:
-            for board in self._boards.values():
-                board.close()
-            self._boards = {}
 
     def close(self) -> None:
         """Flush and close; safe to call twice."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from classify.console import ProgressLines
@@ -19,16 +17,12 @@ from classify.errors import escape_controls
 from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
 from classify.findings import decisions
-from classify.tasks.base import Task
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
 from classify.training.tracking import Tracker
 from classify.training.trainer import Callback, StepEnd, Trainer
-
-# Labels whose precision-recall curves TensorBoard gets.
-_PICTURED = 30
 
 
 class Log(Callback):
@@ -39,14 +33,12 @@ class Log(Callback):
 
     def __init__(self, context: TrainingContext, after_step: int | None):
         self.output = output = context.output
-        trackers = context.inputs.trackers
         self._file: IO[str] | None = None
         self._tracker = Tracker()
         with self._close_on_error(), output.world.sync_errors(), output.writing("the training log"):
             if output.is_writer:
                 self._file = _reopen(output.folder / "train_log.jsonl", after_step)
-                if not output.world.is_main:  # each machine has its own files, but a server gets a run once
-                    trackers = tuple(name for name in trackers if name == "tensorboard")
+                trackers = context.inputs.trackers if output.world.is_main else ()  # one process, for all machines
                 self._tracker = Tracker(trackers, output.folder, context.config.flat(), after_step)
                 lines = (f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
                 self._tracker.log_text("decisions", "\n".join(lines))
@@ -79,21 +71,6 @@ class Log(Callback):
         with self.output.writing("the training log"):
             self._write({"step": trainer.progress.step, "epoch": trainer.epoch, "eval": score.values})
             self._tracker.log("eval", trainer.progress.step, score.values)
-
-    def write_final(self, trainer: Trainer, task: Task, logits: npt.NDArray[np.float32], targets: Any) -> None:
-        """Write the final scored rows as pictures: precision and recall of each label, the confusion matrix."""
-        if self._file is None or not task.has_labels:
-            return
-        step, probabilities = trainer.progress.step, task.probabilities(logits)
-        with self.output.writing("tensorboard"):
-            for number, name in enumerate(task.labels[:_PICTURED]):
-                has_label, shown = task.has_label(targets, number), f"final/{escape_controls(name)}"
-                self._tracker.log_precision_recall(shown, has_label, probabilities[:, number], step)
-            if task.has_confidence:
-                counts = np.zeros((len(task.labels), len(task.labels)))
-                np.add.at(counts, (targets, task.decide(probabilities)), 1)
-                shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-                self._tracker.log_image("final/confusion", _draw_matrix(shares), step)
 
     def close_trackers(self) -> None:
         """Flush the trackers, before the run reports success. A collective."""
@@ -153,13 +130,6 @@ def log_micro_batches(output: Output, step: int, count: int) -> None:
         f"note: step {step}: out of memory; continuing with {count} micro-batches per step (same gradient, different "
         "dropout masks)"
     )
-
-
-def _draw_matrix(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    """Draw shares (labels, labels) from 0 to 1 as an image, dark for 1: rows are labels, columns predictions."""
-    scale = max(1, 480 // len(shares))
-    gray = np.kron((255 * (1 - shares)).astype(np.uint8), np.ones((scale, scale), dtype=np.uint8))
-    return np.repeat(gray[..., None], 3, axis=2)
 
 
 def _reopen(path: Path, after_step: int | None) -> IO[str]:

@@ -426,9 +426,8 @@ def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, de
 def describe_divergence(step: int, rate: float, sign: str) -> str:
     """The error message of a diverged training at the learning rate `rate`; `sign` says how it showed."""
     return (
-        f"step {step}: {sign} at the learning rate {rate:.3g}; training has diverged. "
-        " Continue with --resume and a lower --learning-rate, or start "
-        "over with another --precision."
+        f"step {step}: {sign} at the learning rate {rate:.3g}; training has diverged. Continue "
+        "with --resume and a lower --learning-rate, or start over with another --precision."
     )
 
 

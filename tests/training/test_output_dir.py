@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import CheckpointError, InputError
 from classify.evaluation.scored_rows import ScoredRows
 from classify.training import run
-from classify.training.output_dir import LOCK, FolderLock, OutputDirPlan, plan_output_dir
+from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from tests.support.runs import make_config
 
 
@@ -106,37 +103,6 @@ def test_a_checkpoint_of_another_user_is_named_as_that(
     with pytest.raises(CheckpointError, match=r"this user may not read it; ask its owner for chmod") as caught:
         run.train(make_config(model_folder, table, out, max_steps=4, resume_from_checkpoint=True))
     assert "overwrite" not in str(caught.value)
-
-
-def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that has no locks, such as some network disks."""
-
-    def flock(*arguments: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", flock)
-
-
-@pytest.mark.filterwarnings("ignore:flock not supported")
-def test_a_lock_whose_process_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without flock the file is the lock: a process of this host is looked up, one of another host is named."""
-    without_flock(monkeypatch)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    lock = tmp_path / LOCK
-    lock.write_text(f"{gone.pid}\nanother-host\n")
-    with pytest.raises(InputError, match=rf"process {gone.pid} on another-host\).* delete .*{LOCK} if that process is"):
-        FolderLock(tmp_path)
-    assert lock.exists()
-    lock.write_text(f"{gone.pid}\n{socket.gethostname()}\n")
-    old = time.time() - 60
-    os.utime(lock, (old, old))
-    taken = FolderLock(tmp_path)
-    assert taken.held
-    with pytest.raises(InputError, match=rf"process {os.getpid()} on"):
-        FolderLock(tmp_path)
-    taken.release()
-    assert not lock.exists()
 
 
 def test_a_colon_in_the_folders_name(here: Path, model_folder: Path, table: Path) -> None:

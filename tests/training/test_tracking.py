@@ -97,22 +97,14 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
         assert [value for _, value in got] == pytest.approx([value for _, value in wanted])
 
 
-def test_the_end_is_pictured(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    """The decisions as text, the confusion matrix as an image, a precision-recall curve of each class."""
+def test_decisions_are_a_text(table: Path, model_folder: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     done = run(tmp_path, *words(table, model_folder, "--report-to", "tensorboard"))
     assert done.returncode == 0, done.stderr
-    events = {}
-    for part in ("eval", "run"):
-        events[part] = EventAccumulator(str(tmp_path / "out" / "tensorboard" / part), size_guidance={"tensors": 0})
-        events[part].Reload()
-    assert events["eval"].Tags()["images"] == ["final/confusion"]
-    (image,) = events["eval"].Images("final/confusion")
-    assert (image.width, image.height) == (480, 480)
-    curves = [tag for tag in events["eval"].Tags()["tensors"] if tag.startswith("final/")]
-    assert sorted(curves) == ["final/app", "final/card", "final/money"]
-    (text,) = events["run"].Tensors("decisions/text_summary")
+    events = EventAccumulator(str(tmp_path / "out" / "tensorboard" / "run"), size_guidance={"tensors": 0})
+    events.Reload()
+    (text,) = events.Tensors("decisions/text_summary")
     assert b"- task: one of 3 classes" in text.tensor_proto.string_val[0]
 
 
