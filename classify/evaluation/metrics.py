@@ -172,12 +172,7 @@ def cross_entropy(logits: Array, targets: Array) -> float:
 
 
 def score_classes(
-    logits: Array,
-    targets: Array,
-    labels: Sequence[str],
-    seed: int,
-    ratings: Array | None = None,
-    sampling: Sampling = INDEPENDENT,
+    logits: Array, targets: Array, labels: Sequence[str], seed: int, sampling: Sampling = INDEPENDENT
 ) -> Scores:
     """Score logits (rows, classes) against class indices (rows,); `seed` is for the interval of macro F1.
 
@@ -209,7 +204,7 @@ def score_classes(
         best = np.argpartition(-logits, _TOP - 1, axis=1)[:, :_TOP]
         details["top_5_accuracy"] = float((best == targets[:, None]).any(axis=1).mean())
     return Scores(
-        classification_metrics(predicted, targets, ratings),
+        classification_metrics(predicted, targets),
         len(targets),
         details,
         {
@@ -221,25 +216,22 @@ def score_classes(
     )
 
 
-def class_metrics(classes: int, *, rated: bool) -> tuple[str, ...]:
-    """Return the names of all metrics of that many classes, `rated` where they have ratings."""
+def class_metrics(classes: int) -> tuple[str, ...]:
+    """Return the names of all metrics of that many classes."""
     names = ["macro_f1", "accuracy", "weighted_f1", "balanced_accuracy", "mcc", "loss"]
-    names += ["f1"] * (classes == 2) + ["top_5_accuracy"] * (classes > _MANY_CLASSES) + ["mae"] * rated
+    names += ["f1"] * (classes == 2) + ["top_5_accuracy"] * (classes > _MANY_CLASSES)
     return tuple(names)
 
 
-def classification_metrics(predicted: Array, targets: Array, ratings: Array | None = None) -> dict[str, float]:
-    """Return accuracy and macro F1 of class indices (rows,), and the mean absolute error of `ratings` (classes,).
+def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]:
+    """Return accuracy and macro F1 of class indices (rows,).
 
     Macro F1 is the mean over the classes in `targets` or `predicted`.
     """
     from sklearn.metrics import f1_score
 
     macro_f1 = float(f1_score(targets, predicted, average="macro", zero_division=0.0))
-    metrics = {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1}
-    if ratings is not None:
-        metrics["mae"] = float(np.mean(np.abs(ratings[predicted] - ratings[targets])))
-    return metrics
+    return {"accuracy": float(np.mean(predicted == targets)), "macro_f1": macro_f1}
 
 
 def holm(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

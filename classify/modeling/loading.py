@@ -67,7 +67,7 @@ def load_pretrained(
 ) -> Classifier:
     """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.
 
-    With `keep_head` the output layer's rows are those of the same labels in the folder, 0 for new ones. `problem_type`
+    With `keep_head` the output layer's rows are those of the same labels in the folder. `problem_type`
     is that of transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the
     weights do not fit it.
     """
@@ -198,17 +198,14 @@ def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def _load_head(model: Any, folder: ModelFolder, labels: Sequence[str]) -> None:
-    """Copy the output layer's rows of these labels, in any order in the folder; rows of new labels are 0."""
+    """Copy the output layer's rows of these labels, in any order in the folder."""
     layer = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is layer)
-    stored = {label: row for row, label in enumerate(read_labels(str(folder.path)))}
-    kept = [number for number, label in enumerate(labels) if label in stored]
-    rows = [stored[labels[number]] for number in kept]
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    stored = read_labels(str(folder.path))
+    rows = [stored.index(label) for label in labels]
     with safetensors.safe_open(folder.path / "model.safetensors", "pt") as file:
-        layer.weight[kept] = file.get_tensor(f"{name}.weight")[rows]
-        layer.bias[kept] = file.get_tensor(f"{name}.bias")[rows]
+        layer.weight.copy_(file.get_tensor(f"{name}.weight")[rows])
+        layer.bias.copy_(file.get_tensor(f"{name}.bias")[rows])
 
 
 @torch.no_grad()

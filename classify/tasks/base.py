@@ -161,13 +161,6 @@ class Task(LabelEncoder):
         The default penalty is that of `choose_penalty`. `class_weights` are as `class_weights` returns them.
         """
 
-    def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
-        """Fit the outputs marked in `new` (outputs,), in place; the others keep the weights of an earlier run.
-
-        `head` is as `fit_head` returns it. Called only where `has_labels`.
-        """
-        raise NotImplementedError
-
     def standardize_head(self, head: torch.nn.Linear) -> None:
         """Convert the output layer of an earlier run, in place, to the units of training; here they are the same."""
 

@@ -39,7 +39,7 @@ from classify.tables.labels import (
 )
 from classify.tables.labels import find_separator as find_separator_of
 from classify.tables.table import Table
-from classify.tasks.base import Head, Loss, Task
+from classify.tasks.base import Loss, Task
 from classify.tasks.heads import (
     BALANCED,
     TRAINED_ENCODER_C,
@@ -254,12 +254,6 @@ class MultiLabel(Task):
     ) -> tuple[Array, Array]:
         """Fit one logistic regression per label, all with one C."""
         return _fit_heads(features, targets, penalty, class_weights)
-
-    def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
-        """Fit one logistic regression per new label."""
-        weight, bias = head
-        weights = None if class_weights is None else class_weights[new]
-        weight[new], bias[new] = _fit_heads(features, targets[:, new], None, weights)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return sigmoid(logits)

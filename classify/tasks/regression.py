@@ -83,7 +83,6 @@ class Regression(Task):
         cells, _ = table.dictionary_encode(column)
         if unlabelled is not None and not any(_is_same(cell.strip(), unlabelled) for cell in cells):
             raise InputError(no_such_label(unlabelled))
-        unlabelled = _find_withheld(tables) if unlabelled is None else unlabelled
         task = cls([column], unlabelled=unlabelled)
         values = task.encode(table, column, "--data")[task.labelled(table, column)]
         if len(values) < MIN_ROWS:
@@ -312,15 +311,3 @@ def _is_same(cell: str, value: str | None) -> bool:
         return cell == value
     number = parse_number(cell)
     return number is not None and number == parse_number(value)
-
-
-def _find_withheld(tables: InputTables) -> str | None:
-    """Return the score of all test rows where it is -1 and no other row has it, as in GLUE's STS-B; else None."""
-    column, test = tables.columns.label, tables.test
-    if test is None or not test.has_column(column):
-        return None
-    cells = [cell.strip() for cell in test.dictionary_encode(column)[0]]
-    if len(cells) != 1 or parse_number(cells[0]) != -1:
-        return None
-    learned = (cell for table in tables.learned for cell in table.dictionary_encode(column)[0])
-    return None if any(parse_number(cell) == -1 for cell in learned) else cells[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from classify.tables.decide import QuestionError
 from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
-from classify.tasks.base import Head, Loss, Task
+from classify.tasks.base import Loss, Task
 from classify.tasks.heads import (
     BALANCED,
     TRAINED_ENCODER_C,
@@ -62,10 +61,9 @@ FOCAL_GAMMA = 2.0
 # Else it grows with the square, up to the largest of the values above: among many classes some are alike, and a strong
 # penalty never predicts the rarer one.
 _FEW_CLASSES, _FEW_FINAL_CLASSES = 8, 3
-# C of a class that a trained head gets in addition.
-GROWN_C = 0.01
-_RATING = re.compile(r"[+-]?[0-9]{1,3}(\.[05])?")
-_FEWEST_RATINGS, _MOST_RATINGS = 3, 11
+# Different numbers from which labels may be scores, and those of the scale from 0 to 10 (NPS), which are no indices.
+_FEWEST_SCORES = 3
+_NPS_SCORES = 11
 # Between labels, or the parts of one.
 _DIVIDERS = frozenset("|;")
 
@@ -90,8 +88,7 @@ class SingleLabel(Task):
     def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
         super().__init__(labels)
         self._classes = classes or ClassNames()
-        self._ratings = find_ratings(self.labels)
-        self.selection = class_metrics(len(self.labels), rated=self._ratings is not None)
+        self.selection = class_metrics(len(self.labels))
 
     @classmethod
     def of(cls, tables: InputTables) -> Self:
@@ -180,10 +177,6 @@ class SingleLabel(Task):
         """Fit a multinomial logistic regression."""
         return fit_logistic_head(features, targets, len(self.labels), penalty, _row_weights(class_weights, targets))
 
-    def grow_head(self, features: Array, targets: Array, head: Head, new: Array, class_weights: Weights = None) -> None:
-        """Fit a multinomial logistic regression whose other rows are fixed."""
-        grow_logistic_head(features, targets, head, new, _row_weights(class_weights, targets))
-
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return softmax(logits)
 
@@ -195,14 +188,14 @@ class SingleLabel(Task):
         return [self.labels[number] for number in predicted.tolist()]
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Compute accuracy and macro F1; of ratings also the mean absolute error."""
-        return classification_metrics(predicted, targets, self._ratings)
+        """Compute accuracy and macro F1."""
+        return classification_metrics(predicted, targets)
 
     def score(
         self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
     ) -> Scores:
         """Compute these, the metrics of --metric-for-best-model, and per-class scores."""
-        return score_classes(logits, targets, self.labels, seed, self._ratings, sampling)
+        return score_classes(logits, targets, self.labels, seed, sampling)
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.int64]:
         return np.array([labels.index(label) for label in self.labels])[values]
@@ -321,30 +314,17 @@ class CrossEntropy(Loss):
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
 
-def find_ratings(labels: Sequence[str]) -> npt.NDArray[np.float64] | None:
-    """Return the labels as numbers (classes,) where they look like ratings: 1 to 5, say, or -1 to 1.
-
-    Numbers without a gap between whole or half ones, three to eleven of them, but no class indices.
-    """
-    if not _FEWEST_RATINGS <= len(labels) <= _MOST_RATINGS or not all(_RATING.fullmatch(label) for label in labels):
-        return None
-    numbers = np.array([float(label) for label in labels])
-    steps = np.diff(numbers)
-    is_even = steps[0] in (0.5, 1) and (steps == steps[0]).all()
-    return numbers if is_even and not _are_indices(numbers) else None
-
-
 def _may_be_scores(labels: Sequence[str]) -> bool:
     """Return whether labels are three or more numbers, but not codes such as 0123 or the usual indices 0, 1, 2, ..."""
     if any(len(label) > 1 and label[0] == "0" and label.isdigit() for label in labels):
         return False
     numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
-    return len(numbers) == len(labels) >= _FEWEST_RATINGS and not _are_indices(sorted(numbers))
+    return len(numbers) == len(labels) >= _FEWEST_SCORES and not _are_indices(sorted(numbers))
 
 
 def _are_indices(numbers: Sequence[float] | npt.NDArray[np.float64]) -> bool:
     """Return whether sorted numbers are 0, 1, 2, ...: usually class indices, but 0 to 10 is a scale (NPS)."""
-    return len(numbers) != _MOST_RATINGS and list(numbers) == list(range(len(numbers)))
+    return len(numbers) != _NPS_SCORES and list(numbers) == list(range(len(numbers)))
 
 
 def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:
@@ -397,48 +377,6 @@ def fit_logistic_head(
         return weight, bias
 
     return fit_standardized(features, solve)
-
-
-def grow_logistic_head(
-    features: npt.NDArray[np.float32],
-    labels: npt.NDArray[np.int64],
-    head: tuple[Array, Array],
-    new: Array,
-    row_weights: Weights = None,
-) -> None:
-    """Fit the rows `new` (classes,) of a logistic regression's weights and biases, in place; the others stay.
-
-    The loss is scikit-learn's: C times the summed log loss, and half the squared weights on standardized features.
-    `row_weights` are as for `fit_logistic_head`.
-    """
-    from scipy.optimize import minimize
-    from scipy.special import logsumexp
-
-    weight, bias = head
-    rows, width = np.arange(len(labels)), features.shape[1]
-    weights = np.ones(len(labels)) if row_weights is None else row_weights
-    logits = features.astype(np.float64) @ weight.T + bias
-
-    def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        inputs = standard.astype(np.float64)
-
-        def loss(flat: Array) -> tuple[float, Array]:
-            grown = flat.reshape(-1, width + 1)
-            logits[:, new] = inputs @ grown[:, :width].T + grown[:, width]
-            log_probabilities = logits - logsumexp(logits, axis=1, keepdims=True)
-            errors = np.exp(log_probabilities)
-            errors[rows, labels] -= 1.0
-            errors *= weights[:, None]
-            slope = np.concatenate([errors[:, new].T @ inputs, errors[:, new].sum(axis=0)[:, None]], axis=1)
-            slope[:, :width] += grown[:, :width] / GROWN_C
-            value = -(weights @ log_probabilities[rows, labels]) + 0.5 * (grown[:, :width] ** 2).sum() / GROWN_C
-            return value, slope.ravel()
-
-        fitted = minimize(loss, np.zeros(new.sum() * (width + 1)), jac=True, method="L-BFGS-B").x
-        fitted = fitted.reshape(-1, width + 1)
-        return fitted[:, :width], fitted[:, width]
-
-    weight[new], bias[new] = fit_standardized(features, solve)
 
 
 def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: Weights = None) -> float:

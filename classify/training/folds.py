@@ -75,7 +75,7 @@ def cross_validate(context: TrainingContext) -> Logits:
 
 def _is_small_probe(context: TrainingContext) -> bool:
     """Return whether the run is a probe on the model as it is, of no more rows than memory holds features of."""
-    is_probe = context.config.model.head == "probe" and not context.inputs.new_labels
+    is_probe = context.config.model.head == "probe"
     limit = linear_probe.row_limit(len(context.inputs.task.labels), is_final=True)
     return is_probe and not context.config.training.trains_encoder and len(context.splits.train) <= limit
 

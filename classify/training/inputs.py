@@ -56,7 +56,6 @@ class RunInputs:
     findings: tuple[Finding, ...]
     label_texts: tuple[str, ...] = ()
     parts: Parts = NO_PARTS
-    new_labels: tuple[str, ...] = ()  # those that a kept head gets in addition
 
     @functools.cached_property
     def inspection(self) -> Report:
@@ -102,7 +101,7 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[
         languages = _detect_languages(tables, labelled, config.training.seed)
         if config.data.out_of_scope_label is not None and not task.has_scope:
             raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
-        config, new_labels, head = _choose_head(config, task, parts)
+        config, head = _choose_head(config, task)
         config = _choose_by_texts(config, tables, languages)
         task.check_settings(config.training, parts.metrics)
         parts.check(task, config.training)
@@ -126,12 +125,10 @@ def check_inputs(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[
         *_note_accumulation(config.training),
         *_note_trained_rows(config.model.model, splits),
         *_note_renamed(task, splits),
-        *config.notes_without_effect(fits_head=config.model.head != "keep" or bool(new_labels)),
+        *config.notes_without_effect(fits_head=config.model.head != "keep"),
     ]
     findings += map(note, noted)
-    return RunInputs(
-        config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, parts, new_labels
-    )
+    return RunInputs(config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, parts)
 
 
 def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:
@@ -257,34 +254,30 @@ def _check_lora(requested: bool) -> None:
         raise InputError("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
 
 
-def _choose_head(config: RunConfig, task: Task, parts: Parts) -> tuple[RunConfig, tuple[str, ...], tuple[Finding, ...]]:
-    """Return the settings with the head that "auto" means, and the labels that a kept head gets in addition.
+def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Finding, ...]]:
+    """The settings with the head that "auto" means: that of an earlier run which knows all labels, else a new one.
 
-    Where --model is an earlier run's folder there is a decision, too. Raises InputError for --head keep where no label
-    is known to it.
+    Where --model is an earlier run's folder there is a decision, too. Raises InputError for --head keep where a label
+    is not known to it.
     """
-    requested = config.model.head
-    folder = config.model.model
+    requested, folder = config.model.head, config.model.model
     earlier = None if folder is None else earlier_labels(folder, task.name)
     new = _missing(task.labels, earlier or ())
-    if requested == "keep" and len(new) == len(task.labels):
-        what = "has no head to keep for this task" if earlier is None else "was trained on other labels"
+    if requested == "keep" and new:
+        what = "has no head to keep for this task" if earlier is None else f"was not trained on {_list_labels(new)}"
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
-        config = config.with_default("head", "probe" if len(new) == len(task.labels) else "keep", "model")
+        config = config.with_default("head", "probe" if new else "keep", "model")
     if earlier is None or config.model.head == "random":
-        return config, (), ()
-    dropped = _missing(earlier, task.labels)
+        return config, ()
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
     why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"
     if not task.has_labels:
         why = f"{config.model.name} was trained on scores called {earlier[0]!r}"
-    if dropped and task.has_labels:
+    elif dropped := _missing(earlier, task.labels):
         why += f"; dropped, without a row here: {_list_labels(dropped)}"
-    if config.model.head != "keep":
-        return config, (), (decided("head", f"replaced by a new {task.probe}", why, "--head", True),)
-    value = f"kept, with a new {task.probe} for {_list_labels(new)}" if new else "kept"
-    return config, tuple(new), (decided("head", value, why, "--head", True),)
+    value = "kept" if config.model.head == "keep" else f"replaced by a new {task.probe}"
+    return config, (decided("head", value, why, "--head", True),)
 
 
 def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +29,12 @@ _NEARLY_CONSTANT, _TRIED = 0.05, 64
 
 
 def init_head_from_probe(
-    strategy: Strategy,
-    data: TokenizedSplit,
-    task: Task,
-    *,
-    is_final: bool = False,
-    encoder_trained: bool = False,
-    new: Sequence[str] = (),
+    strategy: Strategy, data: TokenizedSplit, task: Task, *, is_final: bool = False, encoder_trained: bool = False
 ) -> tuple[int, float] | None:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
-    trained on these rows. With `new` labels it fits the output layer's rows of these, and the others stay. Returns the
+    trained on these rows. Returns the
     number of rows it learned from, and the seconds; None where the head stays as it was, since in training, with
     dropout, it would start worse than chance.
 
@@ -60,16 +53,12 @@ def init_head_from_probe(
     before = {name: tensor.clone() for name, tensor in head.items()}
     if world.is_main:
         targets, class_weights = data.targets[selected], task.class_weights(strategy.config, data.targets)
-        if new:
-            weight, bias = before["weight"].float().numpy().copy(), before["bias"].float().numpy().copy()
-            task.grow_head(features, targets, (weight, bias), np.isin(task.labels, new), class_weights)
-        else:
-            penalty = task.trained_penalty(is_final=is_final) if encoder_trained else None
-            weight, bias = task.fit_head(features, targets, penalty, class_weights)
+        penalty = task.trained_penalty(is_final=is_final) if encoder_trained else None
+        weight, bias = task.fit_head(features, targets, penalty, class_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
-    if not is_final and not new and _are_nearly_constant(features) and _loses_to_chance(strategy, data, task, selected):
+    if not is_final and _are_nearly_constant(features) and _loses_to_chance(strategy, data, task, selected):
         strategy.set_output_layer(before["weight"], before["bias"])
         return None
     return len(selected), time.perf_counter() - begin

@@ -27,14 +27,13 @@ def start_head(
     if context.config.training.contrastive_steps:
         contrastive = _train_contrastive(context, data, train_log)
         context.timeline.end("contrastive steps")
-    if context.config.model.head == "probe" or context.inputs.new_labels:
+    if context.config.model.head == "probe":
         probe = linear_probe.init_head_from_probe(
             context.strategy,
             data,
             context.inputs.task,
             is_final=trainer.end_position == 0,
             encoder_trained=contrastive is not None,
-            new=context.inputs.new_labels,
         )
         context.timeline.end("head")
     return contrastive, probe

@@ -11,7 +11,7 @@ from classify.config.schema import TrainingConfig
 from classify.errors import InputError
 from classify.evaluation.metrics import Scores, regression_metrics
 from classify.tasks.regression import Regression
-from classify.tasks.single_label import SingleLabel, find_ratings
+from classify.tasks.single_label import SingleLabel
 
 
 def score(labels: list[str], rows: int = 200, seed: int = 0) -> tuple[SingleLabel, Scores, np.ndarray, np.ndarray]:
@@ -60,26 +60,3 @@ def test_each_may_select_the_weights(labels: list[str]) -> None:
     with pytest.raises(InputError, match="macro_f1, accuracy"):
         task.check_settings(TrainingConfig(metric_for_best_model="bleu"))
     assert "mae" in Regression.selection
-
-
-@pytest.mark.parametrize(
-    ("labels", "are", "may_be_scores"),
-    [
-        (["1", "2", "3", "4", "5"], True, True),
-        (["-1", "0", "1"], True, True),
-        (["0", "1", "2", "3"], False, False),  # indices of classes
-        ([str(number) for number in range(11)], True, True),  # net promoter score
-        (["1", "2"], False, False),
-        (["1", "2", "4"], False, True),
-        (["1", "2", "x"], False, False),
-        (["01", "02", "04"], False, False),
-        ([str(number) for number in range(1, 30)], False, True),
-    ],
-)
-def test_ratings(labels: list[str], *, are: bool, may_be_scores: bool) -> None:
-    assert (find_ratings(labels) is not None) == are
-    task, scores, logits, targets = score(labels)
-    assert ("mae" in scores.metrics) == are
-    assert any("--task regression" in decision.flag for decision in task.findings()) == may_be_scores
-    if are:
-        assert scores["mae"] == pytest.approx(np.abs(logits.argmax(axis=1) - targets).mean())

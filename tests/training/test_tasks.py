@@ -436,7 +436,7 @@ def test_a_regression_goes_on_with_its_head(
         (["a", "b"], "head: kept ({} was trained on all of these 2 labels; dropped, without a row here: 'c'; --head)"),
         (
             ["a", "b", "c", "d"],
-            "head: kept, with a new logistic regression for 'd' ({} was trained on 3 of these 4 labels; --head)",
+            "head: replaced by a new logistic regression ({} was trained on 3 of these 4 labels; --head)",
         ),
     ],
     ids=["fewer", "more"],
@@ -463,7 +463,9 @@ def test_a_head_that_cannot_be_kept(model_folder: Path, tmp_path: Path) -> None:
     first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=1.0))
     others = tmp_path / "others.csv"
     others.write_text(re.sub(r",([abc])\n", r",\1\1\n", table.read_text()))
-    with pytest.raises(InputError, match=r"--head keep: --model .* was trained on other labels; give --head probe"):
+    with pytest.raises(
+        InputError, match=r"--head keep: --model .* was not trained on 'aa', 'bb', 'cc'; give --head probe"
+    ):
         train(make_config(first, others, tmp_path / "out", head="keep"))
 
 
