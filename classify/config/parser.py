@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import os
 import shlex
 import sys
 import typing
@@ -18,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from classify.config import hf_arguments, sagemaker
+from classify.config import hf_arguments
 from classify.config.devices import DeviceConfig
 from classify.config.fields import as_switch, choices, expand_home, shown_name
 from classify.config.output import OutputConfig
@@ -240,7 +239,7 @@ class _Settings(_Layer):
 
 
 def parse_training(argv: Sequence[str], program: str, description: str = DESCRIPTION) -> RunConfig:
-    """Merge the command line, the file of `--config`, the container, and the run of `--resume`, in this order.
+    """Merge the command line, the file of `--config`, and the run of `--resume`, in this order.
 
     Raises InputError with all faults.
     """
@@ -260,8 +259,7 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
     file = _Layer() if path is None else _read_file(path, settings, faults)
     settings.add(file)
     faults += hf_arguments.find_missing_training(settings.foreign, file.foreign, path)
-    for layer in (_read_container, _read_run):
-        settings.add(layer(settings.values, faults))
+    settings.add(_read_run(settings.values, faults))
     if like is not None:
         settings.add(_read_stored(like, "--like", faults))
     values = {name: _join_values(name, hf_arguments.to_value(name, raw)) for name, raw in settings.values.items()}
@@ -308,17 +306,6 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
         else:
             faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
     return ignored
-
-
-def _read_container(values: dict[str, Any], faults: ErrorList) -> _Layer:
-    """Return the defaults of SageMaker's container."""
-    container: dict[str, tuple[str, str]] = {}
-    with faults.collect():
-        container = sagemaker.container_values(os.environ, values)
-    return _Layer(
-        {name: value for name, (value, _) in container.items()},
-        {name: ValueSource("container", variable) for name, (_, variable) in container.items()},
-    )
 
 
 def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:

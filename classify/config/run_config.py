@@ -24,9 +24,9 @@ AUTOMATIC = frozenset({"recipe", "texts", "model"})
 
 @dataclass(frozen=True)
 class ValueSource:
-    """Origin of a value: a flag, a file, the container, the run to resume, the recipe, the texts, or the model."""
+    """Origin of a value: a flag, a file, the run to resume, the recipe, the texts, or the model."""
 
-    kind: Literal["flag", "file", "container", "earlier run", "recipe", "texts", "model"]
+    kind: Literal["flag", "file", "earlier run", "recipe", "texts", "model"]
     name: str = ""
 
     @property

@@ -323,7 +323,7 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
         *(
             decided(name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True)
             for name, source in config.sources.items()
-            if source.kind in ("container", "earlier run")
+            if source.kind == "earlier run"
         ),
         *(
             decided(

@@ -129,8 +129,6 @@ def test_several_faults_are_told_together(person: Person) -> None:
         (["predict", "--model", "no", "--data", "my.csv"], "--model no: no such folder"),
         (["predict", "--model", "my.csv", "--data", "my.csv"], "--model my.csv: a file. Expected the output folder"),
         (["predict", "--model", ".", "--data", "my.csv"], "no classify.json"),
-        (["runs", "my.csv"], "my.csv: a file. Expected a folder with output folders of training runs"),
-        (["compare", "one", "two", "--html", "."], "--html .: expected a file name. Got a folder instead."),
         (
             ["predict", "--modle", "x", "--model", "y", "--data", "my.csv"],
             "unknown flag --modle. Did you mean --model?",
@@ -148,7 +146,7 @@ def test_bad_commands(person: Person, words: list[str], part: str) -> None:
 
 def test_a_system_that_is_not_supported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    assert main(["runs"]) == 2
+    assert main(["devices"]) == 2
     assert capsys.readouterr().err.startswith("error: Windows is not supported: ")
 
 

@@ -14,7 +14,6 @@ import pytest
 from classify import cli
 from classify.commands import failure
 from classify.errors import InputError, Interrupted
-from classify.launch import launcher
 from classify.serving.batching import QueueFullError
 from classify.tables.decide import Question, QuestionError
 from tests.support import tiny
@@ -66,22 +65,6 @@ def test_an_error_is_printed_where_standard_output_cannot_be_written(
     assert capsys.readouterr().err == "error: what is wrong\n"
     with contextlib.suppress(OSError):
         stream.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "code", "printed"),
-    [("torchrun", 2, True), ("nproc", 3, True), ("srun", 2, False), ("torchrun", 130, False)],
-)
-def test_a_rank_that_fails_alone_prints(
-    name: str, code: int, printed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its launcher would have ended it if the rank that prints had failed, too; srun ends nobody."""
-    waited: list[float] = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    monkeypatch.setattr(launcher, "here", lambda: launcher.Launch(name, 1, 1, 2, 2))
-    assert failure.fail("no such file", code, debug=False) == code
-    assert (capsys.readouterr().err == "error: no such file\n") == printed
-    assert len(waited) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,21 +111,6 @@ def test_a_file_that_does_not_fit_the_table_is_refused(
     assert "wrong.csv line 3" in error
     assert part in error
     reviewed.unlink()
-
-
-def test_the_next_run_shows_the_difference(
-    noisy: tuple[Path, Path, list[int]], model_folder: Path, tmp_path: Path
-) -> None:
-    """The corrected copy has another path and most of the texts."""
-    _, out, _ = noisy
-    first = Path(shutil.copytree(out, tmp_path / "first"))
-    assert main(["clean", "--apply", str(first / "suspects.csv"), "--out", str(tmp_path / "corrected.csv")]) == 0
-    words = ["train", "--data", str(tmp_path / "corrected.csv"), "--model", str(model_folder), "--cpu", "--folds", "2"]
-    assert main([*words, "--preset", "fast", "--output-dir", str(tmp_path / "second")]) == 0
-    changed = len(read_table(str(first / "suspects.csv")))
-    page = (tmp_path / "second" / "report.html").read_text()
-    assert "first is the previous run on this table" in page
-    assert f"{changed} rows have another label now" in page
 
 
 def test_what_does_not_fit_is_refused(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:

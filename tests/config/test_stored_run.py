@@ -203,13 +203,3 @@ def test_a_folder_that_knows_nothing(tmp_path: Path, monkeypatch: Any, make: boo
     with pytest.raises(InputError) as caught:
         parse("--resume", "nowhere")
     assert str(caught.value) == line
-
-
-def test_a_containers_tables_are_the_ones(run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "t.csv").write_text("text,label\n")
-    monkeypatch.setenv("SM_MODEL_DIR", str(tmp_path / "model"))
-    monkeypatch.setenv("SM_CHANNEL_TRAIN", str(tmp_path / "train"))
-    result = parse("--resume", FOLDER)
-    assert result.data.data == str(tmp_path / "train" / "t.csv")
-    assert result.training.num_train_epochs == 5

@@ -31,19 +31,9 @@ def container(tmp_path: Path, table: Path) -> dict[str, str]:
     }
 
 
-def test_one_machine_finds_its_table_and_its_folder(
-    container: dict[str, str], model_folder: Path, tmp_path: Path
-) -> None:
-    """As with an estimator's hyperparameters: flags with values, no path among them."""
-    words = ["--model", str(model_folder), "--epochs", "1", "--use-cpu", "True", "--report-to", "none"]
-    done = run(tmp_path, "run_classify.py", *words, **container)
-    assert done.returncode == 0, done.stderr
-    assert "data: " in done.stdout
-    assert "tickets.csv (from SM_CHANNEL_TRAIN; --data)" in done.stdout
-    model = Path(container["SM_MODEL_DIR"])
-    assert (model / "model.safetensors").exists()
-    assert read_json(model / "run.json")["status"] == "finished"
-    assert "from SM_MODEL_DIR" in json.dumps(read_json(model / "run.json")["guesses"])
+def given(container: dict[str, str]) -> list[str]:
+    """The container's folders, as a command names them."""
+    return ["--data", f"{container['SM_CHANNEL_TRAIN']}/tickets.csv", "--output-dir", container["SM_MODEL_DIR"]]
 
 
 def test_two_processes_of_the_data_parallel_library(
@@ -51,7 +41,7 @@ def test_two_processes_of_the_data_parallel_library(
 ) -> None:
     """Started by MPI, as its launcher does; ranks are those that MPI gives."""
     log = tmp_path / "smddp.log"
-    words = ["-m", "tests.distributed.sagemaker_task", "--model", str(model_folder), "--epochs", "1"]
+    words = ["-m", "tests.distributed.sagemaker_task", "--model", str(model_folder), "--epochs", "1", *given(container)]
     run_python_ranks(
         2,
         *words,
@@ -79,7 +69,7 @@ def test_without_the_library_the_job_says_what_is_missing(
     variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     variables |= {"MASTER_ADDR": "127.0.0.1", "PMIX_NAMESPACE": "1304035329"}
     done = run(
-        tmp_path, "run_classify.py", "--model", str(model_folder),
+        tmp_path, "run_classify.py", "--model", str(model_folder), *given(container),
         **container, **variables, SMDATAPARALLEL_USE_SINGLENODE="1",
     )  # fmt: skip
     assert done.returncode == 2

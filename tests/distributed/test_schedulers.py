@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_watchdog import train as stall
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
 from tests.support.processes import ROOT, SCRIPT, forked_python, free_port, not_here
 
@@ -156,30 +154,6 @@ def test_the_documented_tasks_of_srun(slurm: dict[str, str], tmp_path: Path) -> 
     launches = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: one["rank"])
     assert [(one["machine"], one["rank"], one["local_rank"]) for one in launches] == FOUR
     assert {(one["launcher"], one["world_size"], one["local_world_size"]) for one in launches} == {("srun", 4, 2)}
-
-
-@pytest.mark.parametrize("way", ["loop", "stopped"])
-def test_srun_is_left_by_a_job_of_which_one_task_stalls(
-    slurm: dict[str, str], table: Path, model_folder: Path, tmp_path: Path, way: str
-) -> None:
-    """It lets tasks run when others have failed, so each ends by itself, or is ended by another."""
-    start = ["srun", "--quiet", "--nodes", "1", "--ntasks", "2", sys.executable, SCRIPT]
-    code, err, _ = stall(start, table, model_folder, tmp_path, "1", way, **slurm)
-    assert code != 0
-    assert len(re.findall("^error: rank 1 has stalled in step", err, re.MULTILINE)) == 1, err
-
-
-@pytest.mark.parametrize("way", ["loop", "stopped"])
-def test_mpirun_is_left_by_a_job_of_which_one_task_stalls(
-    table: Path, model_folder: Path, tmp_path: Path, way: str
-) -> None:
-    if shutil.which("mpirun") is None:
-        not_here("needs Open MPI (package openmpi-bin)")
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    start = ["mpirun", "--oversubscribe", "-np", "2", sys.executable, SCRIPT]
-    code, err, _ = stall(start, table, model_folder, tmp_path, "1", way, **allowed)
-    assert code == 1
-    assert len(re.findall("^error: rank 1 has stalled in step", err, re.MULTILINE)) == 1, err
 
 
 def test_a_batch_job_without_srun_is_one_process(

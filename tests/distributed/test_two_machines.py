@@ -328,8 +328,6 @@ def test_the_hosts_of_a_sagemaker_job(
     job = {
         "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
         "SM_HOSTS": json.dumps(named_hosts),
-        "SM_CHANNEL_TRAIN": str(channel),
-        "SM_MODEL_DIR": str(tmp_path / "model"),
         "SM_CURRENT_HOST": named_hosts[0],
         "PYTHONPATH": str(ROOT / "tests" / "standins" / "sagemaker"),
         "OMPI_COMM_WORLD_SIZE": "2",
@@ -338,8 +336,8 @@ def test_the_hosts_of_a_sagemaker_job(
         "PMIX_NAMESPACE": "1304035329",
     }
     words = [
-        sys.executable, SCRIPT, "--model", str(model_folder), "--max-steps", "3",
-        "--report-to", "none",
+        sys.executable, SCRIPT, "--model", str(model_folder), "--max-steps", "3", "--report-to", "none",
+        "--data", str(table), "--output-dir", str(tmp_path / "model"),
     ]  # fmt: skip
     shown = start_on_both(
         machines,

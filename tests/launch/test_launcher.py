@@ -103,4 +103,4 @@ def test_other_worlds_need_all_variables(place: dict[str, str]) -> None:
 )
 def test_an_address_that_cannot_be(address: str, port: int, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
-        check_master_address(address, port, listens=True)
+        check_master_address(address, port)

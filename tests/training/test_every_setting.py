@@ -241,7 +241,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "keep": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
     "long_texts": ("tests.prediction.test_long_texts", "test_predict_does_as_training_did"),
     "metric_for_best_model": ("tests.training.test_run", "test_the_best_epoch_is_kept"),
-    "verbose": ("tests.training.test_terminal", "test_seven_lines_of_decisions"),
+    "verbose": ("tests.training.test_terminal", "test_six_lines_of_decisions"),
     "quiet": ("tests.training.test_terminal", "test_quiet"),
     "json": ("tests.training.test_terminal", "test_json_lines"),
 }

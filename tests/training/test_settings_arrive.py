@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from classify.data.split_rows import cap_rows
 from classify.evaluation import metrics
 from classify.modeling.lora import add_adapters
 from classify.tasks.single_label import SingleLabel
-from classify.training import contrastive, dry_run
+from classify.training import contrastive
 from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 
@@ -73,21 +72,6 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
     assert rates[: highest + 1] == sorted(rates[: highest + 1])
     assert rates[highest:] == sorted(rates[highest:], reverse=True)
     assert rates[-1] < 1e-4
-
-
-@pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "after a resume"])
-def test_a_dry_run_changes_nothing(model_folder: Path, steps: int) -> None:
-    """Neither weights nor gradients nor the optimizer's state; its step is in the time that is measured."""
-    data, model = data_and_model(model_folder)
-    config = TrainingConfig(use_cpu=True, num_train_epochs=0.0, max_steps=steps)
-    trainer = make_trainer(model, data, config, config.start(), 8)
-    trainer.fit()
-    before = copy.deepcopy((model.model.state_dict(), trainer.strategy.optimizer.state_dict()))
-    dry_run.measure(trainer)
-    gradients = [parameter.grad for parameter in model.model.parameters() if parameter.grad is not None]
-    assert all(not gradient.any() for gradient in gradients)
-    after = model.model.state_dict(), trainer.strategy.optimizer.state_dict()
-    torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
 def test_the_seed_chooses_the_rows_of_a_cap_and_the_resamples() -> None:

@@ -25,10 +25,10 @@ def decisions(printed: str) -> list[str]:
     return [line for line in lines if not line.startswith("note: ")]
 
 
-def test_seven_lines_of_decisions(model_folder: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
+def test_six_lines_of_decisions(model_folder: Path, table: Path, tmp_path: Path, capsys: Any) -> None:
     assert train(table, model_folder, tmp_path / "a") == 0
     assert [line.split(":")[0] for line in decisions(capsys.readouterr().out)] == [
-        "table", "task", "split", "model", "recipe", "device", "time",
+        "table", "task", "split", "model", "recipe", "device",
     ]  # fmt: skip
     assert train(table, model_folder, tmp_path / "b", "--verbose") == 0
     verbose = decisions(capsys.readouterr().out)
