@@ -21,7 +21,7 @@ def make_parser(program: str) -> Parser:
     parser = Parser(
         prog=program,
         description="Write a copy of a run's table with the suggested labels of suspects.csv, which classify train "
-        "--folds writes. Review the file first: delete rows whose label is right, or change suggested_label.",
+        "--folds writes. Review the file first: write x into the column accept where the suggestion is right.",
     )
     parser.add_argument("--apply", metavar="FILE", help="suspects.csv in the folder of a run")
     parser.add_argument("--data", metavar="FILE", help="the table (default: that of the run)")

@@ -18,6 +18,7 @@ from classify.errors import EXCERPT, InputError, list_some
 from classify.evaluation.label_noise import Suspects
 from classify.files import atomic_write
 from classify.tables.options import ReadOptions
+from classify.tables.profile import parse_mark
 from classify.tables.read import read_table
 from classify.tables.roles import find_id_column
 from classify.tables.table import Table
@@ -25,13 +26,13 @@ from classify.tables.text_hashes import normalize_text
 from classify.tables.writers import CSVStream, unescape_formula
 
 FILE = "suspects.csv"
-# What benchmarks/label_noise.py measured on four public sets, with 300 and 1,500 rows.
-MEASURED = "in tests with 5 to 15 % wrong labels, 24 to 43 % of such lines were wrong"
+# See `classify.evaluation.label_noise`.
+MEASURED = "in tests with 2 to 15 % wrong labels, 57 to 100 % of such lines were wrong"
 # Characters of a cell that Excel keeps.
 _LONGEST_CELL = 32_767
 # Characters between cells, and around empty ones.
 _BETWEEN = ',;\t" \r\n'
-_COLUMNS = ("row", "label", "suggested_label", "prob_label", "prob_suggested", "text")
+_COLUMNS = ("row", "accept", "label", "suggested_label", "prob_label", "prob_suggested", "text")
 
 
 def write_suspects(
@@ -46,6 +47,7 @@ def write_suspects(
     for_excel: bool = False,
 ) -> None:
     """Write the suspects among `rows` (n,) of a table, by their place in the file, with its ID column if it has one.
+    `accept` is empty: whoever reviews a line writes x there if its suggestion is right.
 
     `columns` are those of the text and the label. Labels are written as most rows of a class have them, not as the
     class is named.
@@ -65,28 +67,35 @@ def write_suspects(
         for row, suggested in zip(suspects.rows.tolist(), suspects.suggested.tolist(), strict=True):
             label = ways[suggested].most_common(1)[0][0]
             numbers = (probabilities[row, targets[row]], probabilities[row, suggested])
-            which = [table.place_of(int(rows[row])), *([ids[row]] if ids else [])]
+            which = [table.place_of(int(rows[row])), *([ids[row]] if ids else []), ""]
             stream.write([[*which, cells[row], label, *(f"{p:.4f}" for p in numbers), texts[row]]])
 
 
 def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[list[str], int]:
-    """Return the labels of all rows after the changes of suspects.csv, and how many changed; 0 if no row is left in it.
+    """The labels of all rows after the accepted changes of suspects.csv, and how many changed; 0 if it has no row.
 
-    `columns` are those of the text and the label. Raises InputError where the file does not fit the table, and for a
-    label that no row of the table has.
+    `columns` are those of the text and the label. Raises InputError where no line is accepted, where the file does not
+    fit the table, and for a label that no row of the table has.
     """
     if _is_header_alone(path):
         return table.column(columns[1]), 0
     suspects = read_table(str(path), "--apply")
-    missing = [name for name in _COLUMNS[:3] if name not in suspects.columns]
+    missing = [name for name in _COLUMNS[:4] if name not in suspects.columns]
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
+    accepted = [number for number, cell in enumerate(suspects.column(_COLUMNS[1])) if parse_mark(cell)]
+    if not accepted:
+        raise InputError(
+            f"{path}: no line is accepted. Write x into the column {_COLUMNS[1]!r} of each line whose suggested_label "
+            "is right."
+        )
     shown = suspects.column(_COLUMNS[-1]) if _COLUMNS[-1] in suspects.columns else [""] * len(suspects)
     texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
     classes, unit = set(labels), table.unit
     numbers = {table.place_of(row): row for row in range(len(table))}
-    for number, cells in enumerate(zip(*map(suspects.column, _COLUMNS[:3]), strict=True)):
-        row, before, after = map(unescape_formula, cells)
+    cells = [suspects.column(name) for name in (_COLUMNS[0], *_COLUMNS[2:4])]
+    for number in accepted:
+        row, before, after = (unescape_formula(column[number]) for column in cells)
         place = numbers.get(row, -1)
         fault = ""
         if place < 0:
@@ -119,7 +128,7 @@ def _is_header_alone(path: Path) -> bool:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = list(islice((line for line in file if line.strip(_BETWEEN)), 2))
     names = {name.strip(_BETWEEN) for name in re.split("[,;\t]", lines[0])} if len(lines) == 1 else set()
-    return names.issuperset(_COLUMNS[:3])
+    return names.issuperset(_COLUMNS[:4])
 
 
 def _is_same_text(shown: str, text: str) -> bool:

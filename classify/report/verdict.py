@@ -175,8 +175,8 @@ def find_steps(result: Result) -> list[Step]:
     if suspects:
         steps.append(
             Step(
-                f"review the {count(suspects, 'label')} in {suspects_file.FILE}, which may be wrong: delete the lines "
-                "whose label is right, then apply the others",
+                f"review the {count(suspects, 'label')} in {suspects_file.FILE}, which may be wrong: write x into the "
+                "column accept where the suggestion is right, then apply these",
                 f"classify clean --apply {shlex.quote(str(result.folder / suspects_file.FILE))} --out corrected.csv",
             )
         )

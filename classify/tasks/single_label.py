@@ -16,7 +16,7 @@ from classify.data.reading import InputTables
 from classify.errors import EXCERPT
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
-from classify.evaluation.label_noise import Suspects, find_suspects
+from classify.evaluation.label_noise import Suspects, choose_to_review
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
@@ -206,7 +206,7 @@ class SingleLabel(Task):
 
     def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects:
         """Find labels that are probably wrong by confident learning."""
-        return find_suspects(probabilities, targets)
+        return choose_to_review(probabilities, targets)
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """Return 1 for two rows of a class, 0 for rows of two."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from classify.cli import main
+from classify.errors import InputError
+from classify.evaluation import label_noise
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.suspects_file import apply_suspects, read_suspects, write_suspects
 from classify.tables.options import ReadOptions
@@ -18,6 +22,27 @@ from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
+
+
+@contextlib.contextmanager
+def all_listed() -> Iterator[None]:
+    """A tiny model is never sure: list what it finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(label_noise, "_MARGIN", 0.0)
+        patch.setattr(label_noise, "_SHARE", 1.0)
+        patch.setattr(label_noise, "_CLEARLY", -1.0)
+        patch.setattr(label_noise, "_MOST", 300)
+        yield
+
+
+def accept(path: Path) -> None:
+    """Write x into the column accept of each line."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "accept": "x"} for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +56,10 @@ def noisy(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
         rows.append((" ".join(words), classes[(number + (number in wrong)) % 3]))
     table = tiny.write_table(folder / "my.csv", rows)
     settings = {"folds": 3, "num_train_epochs": 0.0}
-    return table, train(make_config(model_folder, table, folder / "out", **settings)), wrong
+    with all_listed():
+        out = train(make_config(model_folder, table, folder / "out", **settings))
+    accept(out / "suspects.csv")
+    return table, out, wrong
 
 
 def test_most_of_the_first_suspects_are_wrong(noisy: tuple[Path, Path, list[int]]) -> None:
@@ -138,7 +166,9 @@ def test_of_several_tables_none_is_overwritten(
     rows = tiny.crossed_rows(30) + tiny.table_rows(60, seed=1)
     tiny.write_table(Path("a.csv"), rows[:40])
     tiny.write_table(Path("b.csv"), rows[40:])
-    train(make_config(model_folder, "a.csv,b.csv", tmp_path / "out", folds=3, num_train_epochs=0.0))
+    with all_listed():
+        train(make_config(model_folder, "a.csv,b.csv", tmp_path / "out", folds=3, num_train_epochs=0.0))
+    accept(Path("out/suspects.csv"))
     before = Path("b.csv").read_bytes()
     words = ["clean", "--apply", "out/suspects.csv", "--overwrite", "--out"]
     assert main([*words, "b.csv"]) == 2
@@ -185,9 +215,21 @@ def test_rows_are_numbered_as_in_messages_and_have_their_id(tmp_path: Path) -> N
     path, columns, probabilities = tmp_path / "suspects.csv", ("text", "label"), np.full((3, 2), 0.5)
     write_suspects(path, suspects, table, np.arange(3), columns, targets, probabilities)
     written = read_table(str(path))
-    assert written.columns == ["row", "ticket_id", "label", "suggested_label", "prob_label", "prob_suggested", "text"]
+    assert written.columns == [
+        "row",
+        "ticket_id",
+        "accept",
+        "label",
+        "suggested_label",
+        "prob_label",
+        "prob_suggested",
+        "text",
+    ]
     assert (written.column("row"), written.column("ticket_id")) == (["5", "4"], ["T-3", "T-2"])
     assert table.describe_rows([2, 1]) == f"{tmp_path / 'my.csv'} lines 5, 4"
+    with pytest.raises(InputError, match=r"no line is accepted\. Write x into the column 'accept'"):
+        apply_suspects(path, table, columns)
+    accept(path)
     assert apply_suspects(path, table, columns) == (["a", "a", "b"], 2)
 
 
@@ -200,7 +242,19 @@ def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_pa
     columns = ("text", "label")
     write_suspects(path, suspects, table, np.arange(4), columns, targets, probabilities, for_excel=True)
     assert "'+y,'=x" in path.read_text()
+    accept(path)
     assert apply_suspects(path, table, columns) == (["=x", "=x", "=x", "+y"], 1)
+
+
+def test_the_surest_are_listed_and_none_of_a_model_that_knows_little() -> None:
+    targets = np.arange(1_000) % 2
+    probabilities = np.where(targets[:, None] == np.arange(2), 0.99, 0.01)
+    wrong = np.arange(0, 1_000, 49)
+    probabilities[wrong] = probabilities[wrong][:, ::-1]
+    assert set(label_noise.choose_to_review(probabilities, targets).rows.tolist()) <= set(wrong.tolist())
+    assert len(label_noise.choose_to_review(probabilities, targets).rows) == 10, "one in 100"
+    assert not len(label_noise.choose_to_review(0.9 * probabilities + 0.05, targets).rows), "margins of .88"
+    assert not len(label_noise.choose_to_review(probabilities, (np.arange(1_000) % 20 > 0).astype(np.int64)).rows)
 
 
 def test_confident_learning() -> None:
@@ -234,7 +288,10 @@ def test_a_table_without_a_header_gets_none(
     bare = tmp_path / "bare.csv"
     bare.write_text("".join(table.read_text().splitlines(keepends=True)[1:]))
     settings: dict[str, Any] = {"folds": 3, "num_train_epochs": 0.0, **options}
-    out, copy = train(make_config(model_folder, bare, tmp_path / "out", **settings)), tmp_path / f"copy.{ending}"
+    with all_listed():
+        out = train(make_config(model_folder, bare, tmp_path / "out", **settings))
+    copy = tmp_path / f"copy.{ending}"
+    accept(out / "suspects.csv")
     assert main(["clean", "--apply", str(out / "suspects.csv"), "--out", str(copy)]) == 0
     names = ending == "jsonl"
     assert f"{copy}: 300 rows, " in capsys.readouterr().out

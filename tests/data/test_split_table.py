@@ -378,15 +378,6 @@ def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, val
     )
 
 
-@pytest.mark.parametrize(("lowest", "is_withheld"), [(0, True), (-1, False)])
-def test_a_test_table_whose_scores_are_withheld_is_predicted(tmp_path: Path, lowest: int, is_withheld: bool) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", lowest + i / 8) for i in range(40)])
-    test = write(tmp_path / "test.csv", [(f"new {i}", "-1.0") for i in range(7)])
-    splits = load(path, test_data=str(test))
-    assert (splits.test is None) == is_withheld
-    assert [len(part) for part in splits.unlabelled.values()] == [7] * is_withheld
-
-
 def test_a_test_table_without_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
     test = write(tmp_path / "test.csv", [(i, f"new {i}") for i in range(7)], "id,text")

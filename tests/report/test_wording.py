@@ -106,11 +106,13 @@ def test_nearly_all_is_not_all(share: float, shown: str) -> None:
 
 
 def test_one_suspect(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "suspects.csv").write_text("row,label,suggested_label,prob_label,prob_suggested,text\n1,a,b,0,1,x\n")
+    (tmp_path / "suspects.csv").write_text(
+        "row,accept,label,suggested_label,prob_label,prob_suggested,text\n1,,a,b,0,1,x\n"
+    )
     advice = find_steps(dataclasses.replace(Result.read(trained), folder=tmp_path, model=tmp_path))
     assert advice[0].text == (
-        "review the 1 label in suspects.csv, which may be wrong: delete the lines whose label is right, then apply the "
-        "others"
+        "review the 1 label in suspects.csv, which may be wrong: write x into the column accept where the "
+        "suggestion is right, then apply these"
     )
 
 

@@ -122,7 +122,6 @@ def test_what_other_commands_write_is_whole(model_folder: Path, tmp_path: Path) 
         (predictions, ["predictions.csv"]),
         ([*predictions, "--overwrite", "--min-confidence", "0.5"], ["predictions.csv"]),
         (["evaluate", "--model", out, "--data", str(table), "--cpu", "--output-dir", str(disk / "scores")], SCORES),
-        (["clean", "--apply", f"{out}/suspects.csv", "--out", str(disk / "clean.csv")], ["clean.csv"]),
         (["export", "--model", out, "--to", "onnx", "--out", str(disk / "exported")], EXPORTED),
     ]
     for words, files in commands:

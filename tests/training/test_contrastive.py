@@ -156,7 +156,7 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     result = read_json(out / "metrics.json")
     assert (result["train"]["steps"], result["train"]["epochs"], result["best_epoch"]) == (0, 0, 0)
     assert result["eval"]["method"] == "5-fold cross-validation"
-    assert {path.name for path in out.iterdir()} == FILES | {"suspects.csv"}
+    assert {path.name for path in out.iterdir()} == FILES
     log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
     assert [line["contrastive_step"] for line in log] == list(range(5, 21, 5)), "contrastive steps are training, too"
     assert set(result["pairs"]) == {"steps", "rows", "seconds", "loss"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from classify.config.run_config import RunConfig
-from classify.config.schema import DataConfig, TrainingConfig
+from classify.config.schema import DataConfig
 from classify.errors import InputError
 from classify.training import run
 from classify.training.inputs import check
@@ -23,7 +22,7 @@ from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder, pl
 from tests.support.processes import ROOT, start
 from tests.support.runs import COMMAND_FILES, FILES, at_step, make_config, read_json
 
-HERE = rf"another run is using this folder \(process {os.getpid()} on {socket.gethostname()}\)\. Wait until it ends"
+HERE = r"another run is using this folder\. Wait until it ends"
 
 
 def during_step(number: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
@@ -126,7 +125,7 @@ def test_a_killed_run_leaves_the_folder_free(model_folder: Path, table: Path, tm
     process = holder(tmp_path / "out")
     config = make_config(model_folder, table, tmp_path / "out", max_steps=1)
     try:
-        with pytest.raises(InputError, match=rf"process {process.pid} on "):
+        with pytest.raises(InputError, match="another run is using this folder"):
             run.train(config)
         assert (tmp_path / "out" / LOCK).exists()
     finally:
@@ -134,26 +133,6 @@ def test_a_killed_run_leaves_the_folder_free(model_folder: Path, table: Path, tm
         process.communicate()
     assert (tmp_path / "out" / LOCK).exists(), "the test needs a lock that was left behind"
     assert {path.name for path in run.train(config).iterdir()} == FILES
-
-
-def test_a_restarted_job_waits_for_the_attempt_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes of the previous attempt were sent a signal, and may still run."""
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name, value in {**place, "TORCHELASTIC_RESTART_COUNT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    process = holder(tmp_path / "out")
-    timer = threading.Timer(3.0, process.kill)
-    timer.start()
-    try:
-        plan = plan_output_dir(
-            RunConfig(DataConfig(data="my.csv"), training=TrainingConfig(resume_from_checkpoint=str(tmp_path / "out")))
-        )
-        _, lock = acquire_folder(plan)
-        process.wait(timeout=1)  # no longer: it has ended before the folder was taken
-    finally:
-        timer.join()
-        process.communicate()
-    lock.release()
 
 
 def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -194,13 +173,12 @@ def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -
     (winner, won), (_, lost) = sorted(done.items(), key=lambda one: one[1].returncode)
     assert (won.returncode, lost.returncode) == (0, 2)
     assert lost.stderr.startswith("error: --output-dir out: ")
-    assert f"process {winner} on {socket.gethostname()}" in lost.stderr
+    assert "another run is using this folder" in lost.stderr
     assert lost.stderr.count("\n") == 1
     assert {path.name for path in (tmp_path / "out").iterdir()} == COMMAND_FILES - {"tensorboard"}
 
 
 def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
-    from classify.training.output_dir import plan_output_dir
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / LOCK).write_text("")
