@@ -23,7 +23,8 @@ def make_parser(program: str) -> Parser:
         description="Write a copy of a run's table with the suggested labels of suspects.csv, which classify train "
         "--folds writes. Review the file first: write x into the column accept where the suggestion is right.",
     )
-    parser.add_argument("--apply", metavar="FILE", help="suspects.csv in the folder of a run")
+    parser.add_argument("--apply", metavar="FILE", help="suspects.csv in a run's folder; with --label-names the folder")
+    parser.add_argument("--label-names", metavar="A=B,C=D", help="also rename labels, such as typing errors")
     parser.add_argument("--data", metavar="FILE", help="the table (default: that of the run)")
     parser.add_argument("--out", metavar="FILE", help="the corrected copy: .csv, .jsonl, .parquet or .xlsx")
     flags.add_overwrite(parser)
@@ -36,16 +37,18 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.prediction.inputs import check_out
     from classify.report.environment import count
     from classify.tables.folders import list_files
+    from classify.tables.labels import name_classes
     from classify.tables.options import ReadOptions
     from classify.tables.read import read_table
     from classify.tables.roles import require_columns
     from classify.tables.writers import Added, find_writer
 
     suspects = Path(options.apply)
-    if not suspects.is_file():
+    renames_alone = suspects.is_dir() and options.label_names is not None
+    if not suspects.is_file() and not renames_alone:
         got = "a folder" if suspects.is_dir() else "no such file"
         raise InputError(f"--apply {options.apply}: expected suspects.csv in the folder of a run. Got {got} instead.")
-    folder = suspects.absolute().parent
+    folder = suspects.absolute() if renames_alone else suspects.absolute().parent
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path
     table = read_table(data, options=ReadOptions.from_settings(stored))
@@ -57,7 +60,14 @@ def run(arguments: Sequence[str], program: str) -> int:
     if label_column not in table.columns:
         raise InputError(f"{data}: no column {label_column!r}, which holds the labels; give the table of the run.")
     require_columns(table, dict.fromkeys(texts.named, "--data"))
-    labels, changed = apply_suspects(suspects, texts.derive(table), (texts.whole, label_column))
+    before = table.column(label_column)
+    labels = before
+    if not renames_alone:
+        labels = apply_suspects(suspects, texts.derive(table), (texts.whole, label_column))
+    if options.label_names is not None:
+        renamed = name_classes(Counter(labels), normalize=False, requested=options.label_names).names
+        labels = [renamed[label] for label in labels]
+    changed = sum(one != other for one, other in zip(before, labels, strict=True))
     from classify.files import atomic_path
 
     write, unchanged = find_writer(options.out, "--out"), [()] * len(table)
@@ -69,10 +79,10 @@ def run(arguments: Sequence[str], program: str) -> int:
             f"{count(changed, 'label')} changed in column {label_column!r}; {data} is unchanged"
         )
     )
-    before, after = Counter(table.column(label_column)), Counter(labels)
-    for label in sorted({*before, *after}):
-        if before[label] != after[label]:
-            print(escape_controls(f"  {label!r}: {before[label]} rows before, {after[label]} after"))
+    counts, after = Counter(before), Counter(labels)
+    for label in sorted({*counts, *after}):
+        if counts[label] != after[label]:
+            print(escape_controls(f"  {label!r}: {counts[label]} rows before, {after[label]} after"))
     return 0
 
 

@@ -71,14 +71,14 @@ def write_suspects(
             stream.write([[*which, cells[row], label, *(f"{p:.4f}" for p in numbers), texts[row]]])
 
 
-def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[list[str], int]:
-    """The labels of all rows after the accepted changes of suspects.csv, and how many changed; 0 if it has no row.
+def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[str]:
+    """The labels of all rows after the accepted changes of suspects.csv.
 
     `columns` are those of the text and the label. Raises InputError where no line is accepted, where the file does not
     fit the table, and for a label that no row of the table has.
     """
     if _is_header_alone(path):
-        return table.column(columns[1]), 0
+        return table.column(columns[1])
     suspects = read_table(str(path), "--apply")
     missing = [name for name in _COLUMNS[:4] if name not in suspects.columns]
     if missing:
@@ -90,7 +90,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
             "is right."
         )
     shown = suspects.column(_COLUMNS[-1]) if _COLUMNS[-1] in suspects.columns else [""] * len(suspects)
-    texts, labels, changed = table.column(columns[0]), table.column(columns[1]), 0
+    texts, labels = table.column(columns[0]), table.column(columns[1])
     classes, unit = set(labels), table.unit
     numbers = {table.place_of(row): row for row in range(len(table))}
     cells = [suspects.column(name) for name in (_COLUMNS[0], *_COLUMNS[2:4])]
@@ -117,10 +117,9 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> tuple[
             )
         if fault:
             raise InputError(f"{suspects.describe_rows([number])}: {fault}")
-        if after.strip() and labels[place] != after:
+        if after.strip():
             labels[place] = after
-            changed += 1
-    return labels, changed
+    return labels
 
 
 def _is_header_alone(path: Path) -> bool:

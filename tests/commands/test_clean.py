@@ -230,7 +230,7 @@ def test_rows_are_numbered_as_in_messages_and_have_their_id(tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"no line is accepted\. Write x into the column 'accept'"):
         apply_suspects(path, table, columns)
     accept(path)
-    assert apply_suspects(path, table, columns) == (["a", "a", "b"], 2)
+    assert apply_suspects(path, table, columns) == ["a", "a", "b"]
 
 
 def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
@@ -243,7 +243,18 @@ def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_pa
     write_suspects(path, suspects, table, np.arange(4), columns, targets, probabilities, for_excel=True)
     assert "'+y,'=x" in path.read_text()
     accept(path)
-    assert apply_suspects(path, table, columns) == (["=x", "=x", "=x", "+y"], 1)
+    assert apply_suspects(path, table, columns) == ["=x", "=x", "=x", "+y"]
+
+
+def test_labels_are_renamed_in_the_copy(noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any) -> None:
+    table, out, _ = noisy
+    words = ["clean", "--apply", str(out), "--label-names", "app=App", "--out", str(tmp_path / "c.csv")]
+    assert main(words) == 0
+    count = read_table(str(table)).column("label").count("app")
+    assert f"{count} labels changed in column 'label'" in capsys.readouterr().out
+    assert read_table(str(tmp_path / "c.csv")).column("label").count("App") == count
+    assert main([*words[:3], "--out", str(tmp_path / "d.csv")]) == 2
+    assert "Got a folder" in capsys.readouterr().err
 
 
 def test_the_surest_are_listed_and_none_of_a_model_that_knows_little() -> None:

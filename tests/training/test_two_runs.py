@@ -170,7 +170,7 @@ def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -
     finally:
         for process in both:
             process.kill()
-    (winner, won), (_, lost) = sorted(done.items(), key=lambda one: one[1].returncode)
+    (_, won), (_, lost) = sorted(done.items(), key=lambda one: one[1].returncode)
     assert (won.returncode, lost.returncode) == (0, 2)
     assert lost.stderr.startswith("error: --output-dir out: ")
     assert "another run is using this folder" in lost.stderr
