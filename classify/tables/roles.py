@@ -168,7 +168,8 @@ class _Search:
         short = [name for name, column in usable.items() if column.distinct >= 0.5 and column.filled >= _FEWEST_FILLED]
         if len(short) == 1:
             return _Choice((short[0],), "the only column whose values mostly differ")
-        return self._ask_texts(short or list(usable) or list(self.free))
+        different = [name for name, column in self.free.items() if not column.recurs]
+        return self._ask_texts(short or different or list(self.free))
 
     def _find_pair(self, usable: dict[str, Profile]) -> _Choice | None:
         by_key = {normalize_name(name): name for name in (*usable, *self.given_pair)}

@@ -67,6 +67,7 @@ def test_texts_that_are_not_read_are_named_with_the_flags(tmp_path: Path) -> Non
         ({"prompt": TEXTS, "reply": TEXTS[::-1], "label": LABELS}, "--text-pair-column .* for a pair"),
         ({"text": TEXTS, "topic": LABELS, "team": LABELS[3:] + LABELS[:3]}, 'labels: "topic" .*, "team" '),
         ({"text": TEXTS, "predicted_label": LABELS}, 'labels: "predicted_label"'),
+        ({"parts": [f'["{text}"]' for text in TEXTS], "label": LABELS}, 'texts: "parts" .* --text-column "parts"'),
     ],
 )
 def test_two_that_fit_are_asked(tmp_path: Path, columns: dict[str, list[str]], question: str) -> None:
