@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from classify.tables.rules import names_of
 from classify.tables.table import Table
 from classify.tables.text_hashes import normalize_text
 
@@ -35,55 +36,6 @@ _OBJECT = re.compile(r"\{.*\}|\[\s*[\[{].*\]", re.DOTALL)
 _LIST = re.compile(r"""\[\s*["'].*\]""", re.DOTALL)
 _CODE = re.compile(r"(?=\S*\d)[!-~]+")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-# Cells of a column that says whether each row has a label.
-_NO = frozenset(
-    [
-        "0",
-        "0.0",
-        "false",
-        "no",
-        "n",
-        "falsch",
-        "nein",
-        "faux",
-        "non",
-        "falso",
-        "não",
-        "fałsz",
-        "nie",
-        "onwaar",
-        "nee",
-        "ложь",
-        "нет",
-        "否",
-    ]
-)
-_YES = frozenset(
-    [
-        "1",
-        "1.0",
-        "true",
-        "yes",
-        "y",
-        "x",
-        "✓",
-        "✔",
-        "wahr",
-        "ja",
-        "vrai",
-        "oui",
-        "verdadero",
-        "sí",
-        "vero",
-        "verdadeiro",
-        "sim",
-        "prawda",
-        "tak",
-        "waar",
-        "да",
-        "是",
-    ]
-)
 # Folds of the cross-validation, and what a class counts for: rows of a class below which chance decides.
 _FOLDS = 5
 _FEWEST_ROWS = 5
@@ -274,4 +226,4 @@ def parse_number(text: str) -> float | None:
 def parse_mark(cell: str) -> bool | None:
     """Whether a cell says 1, true, yes or x; None where it says something else."""
     word = cell.strip().lower()
-    return True if word in _YES else False if word in _NO else None
+    return True if word in names_of("yes") else False if word in names_of("no") else None
