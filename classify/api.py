@@ -67,23 +67,20 @@ class Run:
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:
-        """Return metrics.json."""
         return dict(read_json(self.folder / "metrics.json"))
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """Return the labels, in the order of the columns of `predict_proba`."""
         from classify.tasks.registry import trained_task
 
         return trained_task(str(self.folder)).labels
 
     @property
     def report(self) -> Path:
-        """Return the path of report.html."""
         return self.folder / "report.html"
 
     def predict(self, texts: Iterable[Any]) -> list[Any]:
-        """Return for each text its label, a list of labels (multi-label), or a number (regression).
+        """For each text its label, a list of labels (multi-label), or a number (regression).
 
         `texts` are strings, or pairs of strings for a model of text pairs: a list, an array, a column of a table; or a
         DataFrame with the text columns of training, or with one column. Raises TypeError for anything else, and
@@ -93,7 +90,7 @@ class Run:
         return self._predictor.answers(*found)
 
     def predict_proba(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
-        """Return the probabilities (texts, labels), or the scores (texts, 1) of a regression; texts as `predict`."""
+        """The probabilities (texts, labels), or the scores (texts, 1) of a regression; texts as `predict`."""
         return self._predictor.probabilities(self._read_texts(texts) if _is_table(texts) else texts)
 
     def _read_texts(self, frame: Any) -> list[Any]:
@@ -140,7 +137,7 @@ class Run:
         return {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})}
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
-        """Return by how much each word raises the logit of a label, the predicted one by default.
+        """By how much each word raises the logit of a label, the predicted one by default.
 
         `text` is a string, or a tuple of two for a model of text pairs.
         """
@@ -273,7 +270,7 @@ def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) ->
 
 
 def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
-    """Return what `classify inspect --json` prints: rows, columns, task, classes, splits and findings.
+    """What `classify inspect --json` prints: rows, columns, task, classes, splits and findings.
 
     Arguments and errors are those of `train`, without your own parts; nothing is trained.
     """
@@ -329,7 +326,6 @@ def _words(options: dict[str, Any]) -> list[str]:
 
 
 def _is_table(data: Any) -> bool:
-    """Return whether data is a DataFrame, or a data set with columns."""
     return (hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__")) or hasattr(data, "with_format")
 
 
@@ -343,7 +339,7 @@ def in_memory(typed: pyarrow.Table, name: str) -> Table:
 
 
 def as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
-    """Return a DataFrame, or lists of texts and labels, as an Arrow table. Raises TypeError for anything else."""
+    """A DataFrame, or lists of texts and labels, as an Arrow table. Raises TypeError for anything else."""
     import pyarrow as pa
 
     from classify.tables.table import to_arrow
@@ -382,7 +378,7 @@ def as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
 
 
 def _as_column(values: Any) -> Any:
-    """Return a column of pandas; one with values of several types, which Arrow does not take, as text."""
+    """A column of pandas; one with values of several types, which Arrow does not take, as text."""
     import pyarrow as pa
 
     from classify.tables.json_file import as_text
@@ -395,7 +391,7 @@ def _as_column(values: Any) -> Any:
 
 
 def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:
-    """Return the columns of a list of texts, or of pairs of texts. Raises TypeError for anything else."""
+    """The columns of a list of texts, or of pairs of texts. Raises TypeError for anything else."""
     if all(isinstance(text, str) for text in texts):
         return {"text": list(texts)}
     if all(map(_is_pair, texts)):
@@ -411,7 +407,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def indexes_differ(texts: Any, labels: Any) -> bool:
-    """Return whether texts and labels are Series of pandas with different indexes: rows would be paired by position."""
+    """Whether texts and labels are Series of pandas with different indexes: rows would be paired by position."""
     indexes: list[Any] = [getattr(values, "index", None) for values in (texts, labels)]
     if any(callable(index) or not hasattr(index, "equals") for index in indexes):  # lists have a method index
         return False
@@ -419,7 +415,7 @@ def indexes_differ(texts: Any, labels: Any) -> bool:
 
 
 def _restore_integers(table: Any) -> Any:
-    """Return an Arrow table where whole numbers are integers again: pandas makes floats of those with gaps."""
+    """An Arrow table where whole numbers are integers again: pandas makes floats of those with gaps."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -435,7 +431,7 @@ def _restore_integers(table: Any) -> Any:
 
 
 def _decode_categories(table: Any) -> Any:
-    """Return an Arrow table with the names of categories: those of polars cannot be written to Parquet."""
+    """An Arrow table with the names of categories: those of polars cannot be written to Parquet."""
     import pyarrow as pa
 
     for place, field in enumerate(table.schema):

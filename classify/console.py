@@ -48,7 +48,7 @@ def print_line(line: str, file: TextIO | None = None) -> None:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Return whether a stream is a terminal; notebooks and services replace standard streams, or have none."""
+    """Whether a stream is a terminal; notebooks and services replace standard streams, or have none."""
     return hasattr(stream, "isatty") and bool(stream.isatty())
 
 
@@ -138,7 +138,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def count_cells(text: str) -> int:
-    """Return the cells that a text takes in a terminal: Chinese characters take two, combining marks none."""
+    """The cells that a text takes in a terminal: Chinese characters take two, combining marks none."""
     return sum(
         0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF")
         for character in text

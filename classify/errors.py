@@ -116,7 +116,7 @@ def escape_controls(text: str) -> str:
 
 
 def disk_refusal(error: BaseException) -> str | None:
-    """Return the message of an error of the disk or a user's path, e.g. "No space left on device"; else None.
+    """The message of an error of the disk or a user's path, e.g. "No space left on device"; else None.
 
     Libraries written in Rust (safetensors, tokenizers) raise errors that end in "(os error <number>)".
     """

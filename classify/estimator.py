@@ -133,12 +133,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: Sequence[str]) -> npt.NDArray[Any]:
-        """Return the class (n,) of each text."""
+        """The class (n,) of each text."""
         check_is_fitted(self, "run_")
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_proba(self, X: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return the calibrated probabilities (n, classes), in the order of `classes_`."""
+        """The calibrated probabilities (n, classes), in the order of `classes_`."""
         check_is_fitted(self, "run_")
         order = list(map(self.run_.labels.index, self._names))
         return self.run_.predict_proba(_check_texts(X))[:, order]
@@ -155,7 +155,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Return the fitted estimator that `save` wrote, or of any run's folder, whose classes are texts.
+        """The fitted estimator that `save` wrote, or of any run's folder, whose classes are texts.
 
         Raises InputError if the folder is not that of a run with one label per row.
         """
@@ -173,7 +173,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         return estimator
 
     def _split(self, texts: Sequence[str], numbers: npt.NDArray[np.int64]) -> list[str]:
-        """Return the split of each row: a tenth for validation, by class; duplicates stay together."""
+        """The split of each row: a tenth for validation, by class; duplicates stay together."""
         from classify.data.split_rows import split_rows
         from classify.tables.text_hashes import text_hashes
 
@@ -188,7 +188,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the parameters, the classes and the model's files, without texts: a copy may be on another machine."""
+        """The parameters, the classes and the model's files, without texts: a copy may be on another machine."""
         state = {name: value for name, value in super().__getstate__().items() if name not in _OF_THIS_PROCESS}
         if hasattr(self, "run_"):
             files = (path for pattern in _MODEL_FILES for path in self.run_.folder.glob(pattern))

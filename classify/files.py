@@ -140,18 +140,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file. Raises OSError or ValueError."""
+    """The value in a JSON file. Raises OSError or ValueError."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_files(folder: Path, patterns: Iterable[str]) -> str:
-    """Return the SHA-256 of each file of a folder that a pattern matches, in the order of the patterns."""
+    """The SHA-256 of each file of a folder that a pattern matches, in the order of the patterns."""
     return " ".join(file_sha256(file) for pattern in patterns for file in sorted(folder.glob(pattern)))
 
 
@@ -169,7 +169,7 @@ def _remove(path: Path) -> None:
 
 
 def why_not_writable(folder: Path) -> str | None:
-    """Return the system's reason why nothing can be created in a folder; None where it can. Leaves nothing there.
+    """The system's reason why nothing can be created in a folder; None where it can. Leaves nothing there.
 
     It tries to create a folder: by permissions alone, all can write to /proc, and root nearly everywhere.
     """

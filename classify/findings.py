@@ -32,34 +32,33 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """Return a note with its place."""
         return f"{self.where}: {self.text}" if self.where else self.text
 
     def as_json(self) -> dict[str, str]:
-        """Return the entry of `findings` in JSON."""
+        """The entry of `findings` in JSON."""
         return {"level": self.level, "where": self.where, "text": self.text, "flag": self.flag}
 
     def as_guess(self) -> dict[str, str]:
-        """Return the entry of `guesses` in run.json."""
+        """The entry of `guesses` in run.json."""
         return {"what": self.where, "value": self.text, "why": self.why, "flag": self.flag}
 
 
 def decided(what: str, value: str, why: str, flag: str, printed: bool = False) -> Finding:
-    """Return a decision, `printed` where it is important or uncertain."""
+    """A decision, `printed` where it is important or uncertain."""
     return Finding("decision" if printed else "detail", what, value, flag, why)
 
 
 def note(text: str, where: str = "") -> Finding:
-    """Return a note; its flag is the first one in its text."""
+    """A note; its flag is the first one in its text."""
     flag = _FLAG.search(text)
     return Finding("note", where, text, flag[0] if flag else "")
 
 
 def decisions(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the decisions among findings."""
+    """The decisions among findings."""
     return [finding for finding in findings if finding.level != "note"]
 
 
 def notes(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the notes among findings, each once."""
+    """The notes among findings, each once."""
     return list(dict.fromkeys(finding for finding in findings if finding.level == "note"))

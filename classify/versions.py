@@ -22,7 +22,7 @@ def check_platform() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, this program and the libraries that decide its numbers."""
+    """The versions of Python, this program and the libraries that decide its numbers."""
     import importlib.metadata
     import platform
 

@@ -27,12 +27,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def load_command(name: str) -> ModuleType:
-    """Return the module of a command."""
+    """The module of a command."""
     return importlib.import_module(f"classify.commands.{name}")
 
 
 def usage() -> str:
-    """Return the list of commands."""
+    """The list of commands."""
     lines = [f"  {f'classify {name} {example}':62} {summary}".rstrip() for name, (example, summary) in COMMANDS.items()]
     return "\n".join(
         [

@@ -120,7 +120,6 @@ def _notes(labelled: LabelledTable, trained: int, *, rejects: bool) -> list[str]
 
 
 def _free_folder(name: str) -> Path:
-    """Return evaluations/<name>, or <name>-2, <name>-3, ... if it exists."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(folder for candidate in names if not (folder := Path("evaluations") / candidate).exists())
 

@@ -70,7 +70,7 @@ def add_thresholds(parser: Parser) -> None:
 
 
 def thresholds(options: argparse.Namespace) -> dict[str, float]:
-    """Return the thresholds by label. Raises InputError for other words."""
+    """The thresholds by label. Raises InputError for other words."""
     found = {}
     for word in options.threshold or ():
         label, _, value = word.rpartition("=")
@@ -81,7 +81,7 @@ def thresholds(options: argparse.Namespace) -> dict[str, float]:
 
 
 def read_options(options: argparse.Namespace) -> ReadOptions:
-    """Return how to read the table of `add_table`."""
+    """How to read the table of `add_table`."""
     settings = {**vars(options)}
     if options.skip_lines is not None:
         settings["skip_lines"] = parse(options.skip_lines, (int,), "--skip-lines", at_least(0))

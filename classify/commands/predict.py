@@ -96,7 +96,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 
 def _count_processes(options: argparse.Namespace) -> int:
-    """Return the number of processes to start. Raises InputError where the rows cannot be shared."""
+    """The number of processes to start. Raises InputError where the rows cannot be shared."""
     if options.text is not None or any(map(is_stream, split_paths(options.data))):
         raise InputError("--nproc works only with a file; give it with --data.")
     nproc = "gpu" if options.nproc == "gpu" else flags.count(options.nproc, "--nproc")
@@ -216,7 +216,7 @@ def _predict_table(options: argparse.Namespace) -> int:
 
 
 def _scope(options: argparse.Namespace) -> Scope | None:
-    """Return what tells texts that belong to no class, with the threshold of the flag, if any."""
+    """What tells texts that belong to no class, with the threshold of the flag, if any."""
     from dataclasses import replace
 
     from classify.evaluation.scope import Scope
@@ -231,7 +231,7 @@ def _scope(options: argparse.Namespace) -> Scope | None:
 
 
 def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]:
-    """Return the columns to add to each row, and notes on what was required of them."""
+    """The columns to add to each row, and notes on what was required of them."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
     from classify.prediction.columns import PredictionColumns
     from classify.prediction.thresholds import find_confidence, find_set_limit

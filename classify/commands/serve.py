@@ -98,7 +98,7 @@ def _serve(options: argparse.Namespace, listener: socket.socket, wait: float, to
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises InputError where the address cannot be taken."""
+    """A listening socket. Raises InputError where the address cannot be taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +113,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _read_token(file: str | None) -> str | None:
-    """Return the token of a file, or of the environment; None without either. Raises InputError for an empty one."""
+    """The token of a file, or of the environment; None without either. Raises InputError for an empty one."""
     if file is None:
         return os.environ.get(_TOKEN) or None
     try:

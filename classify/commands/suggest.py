@@ -80,12 +80,12 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 
 def _unfilled(predictor: Predictor) -> str:
-    """Return what to do with rows that stay without a label: of several labels, an empty cell means none of them."""
+    """What to do with rows that stay without a label: of several labels, an empty cell means none of them."""
     return "delete the rows that you do not label, " if predictor.task.has_thresholds else ""
 
 
 def _tables(predictor: Predictor, out: str) -> str:
-    """Return the flags of the run's table and the new one; an exported folder does not name the first."""
+    """The flags of the run's table and the new one; an exported folder does not name the first."""
     from classify.data.split_record import FILE
     from classify.files import read_json
 

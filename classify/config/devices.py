@@ -85,42 +85,39 @@ class DeviceConfig:
 
     @functools.cached_property
     def _setup_devices(self) -> torch.device:
-        """Return this process's device; named as in `transformers.TrainingArguments`."""
+        """This process's device; named as in `transformers.TrainingArguments`."""
         import torch
 
         return torch.device(self.device_plan.device)
 
     @property
     def device(self) -> torch.device:
-        """Return the device of this process."""
         return self._setup_devices
 
     @property
     def n_gpu(self) -> int:
-        """Return the accelerators this process drives: 0 on CPU, 1 when launched, all under DataParallel."""
+        """The accelerators this process drives: 0 on CPU, 1 when launched, all under DataParallel."""
         return self.device_plan.n_gpu
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """Return the mode: one device, several in one process (DataParallel), or one process per device (DDP)."""
+        """The mode: one device, several in one process (DataParallel), or one process per device (DDP)."""
         return self.device_plan.parallel_mode
 
     @property
     def world_size(self) -> int:
-        """Return the number of processes of the run."""
         return self.device_plan.launch.world_size
 
     @property
     def process_index(self) -> int:
-        """Return the global rank of this process."""
         return self.device_plan.launch.rank
 
     @property
     def local_process_index(self) -> int:
-        """Return the rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
+        """The rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
         return max(self.device_plan.launch.local_rank, 0)
 
     @property
     def strategy_spec(self) -> StrategySpec:
-        """Return the strategy's properties; "auto", or an invalid name, has those of one device."""
+        """The strategy's properties; "auto", or an invalid name, has those of one device."""
         return STRATEGIES.get(str(self.strategy), STRATEGIES["none"])

@@ -116,12 +116,12 @@ def accept_flag_names(cls: type[Options]) -> type[Options]:
 
 
 def shown_name(spec: dataclasses.Field[Any]) -> str:
-    """Return an option's name in messages: its first flag, or its field name."""
+    """An option's name in messages: its first flag, or its field name."""
     return spec.metadata["flags"][0] if spec.metadata["flags"] else spec.name
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """Return the values of a Literal type; empty for other types."""
+    """The values of a Literal type; empty for other types."""
     kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
     return typing.get_args(kinds[0]) if typing.get_origin(kinds[0]) is Literal and len(kinds) == 1 else ()
 
@@ -147,7 +147,7 @@ def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = Non
 
 
 def describe(value: Any) -> str:
-    """Return a value's repr for a message, or its type where that is long."""
+    """A value's repr for a message, or its type where that is long."""
     # reprlib stops at a depth: nested aliases of YAML stand for billions of words.
     text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
     short = len(text) <= _LONGEST and "\n" not in text
@@ -155,7 +155,7 @@ def describe(value: Any) -> str:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union: int and NoneType for `int | None`."""
+    """The members of a union: int and NoneType for `int | None`."""
     return (hint,) if typing.get_origin(hint) is Literal else (typing.get_args(hint) or (hint,))
 
 
@@ -181,7 +181,7 @@ def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
 
 
 def expand_home(text: str) -> str:
-    """Return a path with the home folder in place of ~, which a shell leaves in --data=~/my.csv; other texts as is."""
+    """A path with the home folder in place of ~, which a shell leaves in --data=~/my.csv; other texts as is."""
     return os.path.expanduser(text) if text.startswith("~/") else text
 
 

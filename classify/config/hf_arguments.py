@@ -124,7 +124,7 @@ _TRAINING_OFF = (
 
 
 def find_missing_training(flags: dict[str, Any], file: dict[str, Any], path: str) -> list[str]:
-    """Return the fault, if any, of a command that asks for an evaluation, or predictions, without training.
+    """The fault, if any, of a command that asks for an evaluation, or predictions, without training.
 
     `flags` and `file` are the arguments of the command line and of the file `path`.
     """
@@ -150,7 +150,7 @@ def _warmup(raw: Any) -> tuple[str, Any]:
 
 
 def _data_set(name: str) -> str:
-    """Return what --data takes for a data set: a path that exists, else its name on the hub."""
+    """What --data takes for a data set: a path that exists, else its name on the hub."""
     return name if name.startswith("hub:") or Path(name.partition(":")[0]).exists() else f"hub:{name}"
 
 
@@ -173,7 +173,7 @@ NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
 
 
 def join_configuration(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with a data set's configuration as part of its name, as --data takes it."""
+    """The arguments with a data set's configuration as part of its name, as --data takes it."""
     name, configuration = arguments.get("dataset_name"), arguments.get("dataset_config_name")
     if name is None or is_unset(configuration):
         return arguments
@@ -182,7 +182,7 @@ def join_configuration(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_unset(raw: Any) -> bool:
-    """Return whether a value means the same as an absent argument."""
+    """Whether a value means the same as an absent argument."""
     return raw is None or as_switch(raw) is False or raw in ("", "no", "none", "None", [], {}, 0)
 
 
@@ -192,14 +192,14 @@ def turned_off(flags: dict[str, Any]) -> dict[str, tuple[str, Any]]:
 
 
 def has_no_effect(name: str, raw: Any, given: Mapping[str, Any]) -> bool:
-    """Return whether this argument does not change a run with the `given` fields."""
+    """Whether this argument does not change a run with the `given` fields."""
     if name in NO_EFFECT or (name in _STRATEGIES and raw == "steps" and "eval_steps" in given):
         return True
     return name != "warmup_ratio" and (is_unset(raw) or str(raw).lower() in _USUAL.get(name, ()))
 
 
 def to_value(field: str, raw: Any) -> Any:
-    """Return the value of a field as this program writes it."""
+    """The value of a field as this program writes it."""
     if raw == [] and field == "report_to":
         return "none"
     if isinstance(raw, str) and field == "metric_for_best_model":

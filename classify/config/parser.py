@@ -95,7 +95,6 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args([*map(self._hyphens, words[:end]), *words[end:]], namespace)
 
     def _hyphens(self, word: str) -> str:
-        """Return a word that is a flag as argparse knows it, any other unchanged."""
         flag, sign, value = word.partition("=")
         known = flag.replace("_", "-")
         return known + sign + value if flag.startswith("--") and known in self._option_string_actions else word
@@ -126,7 +125,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def training_parser(program: str, *, full_help: bool = True, description: str = DESCRIPTION) -> Parser:
-    """Return the parser of a training run; its help lists all options, or the common ones.
+    """The parser of a training run; its help lists all options, or the common ones.
 
     Values stay strings; absent flags are not in the namespace.
     """
@@ -274,7 +273,6 @@ def _pop_foreign(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _join_values(name: str, raw: Any) -> Any:
-    """Return the list of a YAML file as the flag takes it."""
     return ",".join(map(str, raw)) if isinstance(raw, list) and FIELDS[name][1].metadata["several"] else raw
 
 
@@ -309,7 +307,7 @@ def _translate(foreign: dict[str, Any], explicit: dict[str, Any], faults: list[s
 
 
 def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:
-    """Return the settings of the run that --resume names, or without --data --output-dir.
+    """The settings of the run that --resume names, or without --data --output-dir.
 
     A command with --data and a bare --resume is a whole one, which may run on a machine that lacks the folder.
     """
@@ -331,7 +329,7 @@ def _read_run(values: dict[str, Any], faults: ErrorList) -> _Layer:
 
 
 def _read_stored(folder: str, flag: str, faults: ErrorList) -> _Layer:
-    """Return the settings of an earlier run, whose folder a flag names."""
+    """The settings of an earlier run, whose folder a flag names."""
     stored: dict[str, Any] = {}
     with faults.collect():
         stored = stored_values(run_folder(expand_home(folder)), flag)
@@ -343,7 +341,7 @@ def _read_stored(folder: str, flag: str, faults: ErrorList) -> _Layer:
 
 
 def _read_file(path: str, flags: _Layer, faults: list[str]) -> _Layer:
-    """Return the settings of a YAML file, and what its arguments of other scripts mean where `flags` have none."""
+    """The settings of a YAML file, and what its arguments of other scripts mean where `flags` have none."""
     layer = _Layer()
     fields_by_key = yaml_keys()
     content = _read_yaml(path, faults)
@@ -384,7 +382,7 @@ def _read_file(path: str, flags: _Layer, faults: list[str]) -> _Layer:
 
 
 def _read_yaml(path: str, faults: list[str]) -> dict[Any, Any]:
-    """Return the keys and values of a YAML file."""
+    """The keys and values of a YAML file."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -425,7 +423,7 @@ def _read_yaml(path: str, faults: list[str]) -> dict[Any, Any]:
 
 
 def _repeated_keys(root: Any) -> list[tuple[str, int]]:
-    """Return the keys of a YAML mapping that are given twice, and the lines; its last value would win."""
+    """The keys of a YAML mapping that are given twice, and the lines; its last value would win."""
     seen: set[str] = set()
     repeated: list[tuple[str, int]] = []
     for key, _ in getattr(root, "value", ()):
@@ -446,14 +444,14 @@ def yaml_keys() -> dict[str, str]:
 
 
 def known_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the program's own flags."""
+    """The program's own flags."""
     actions = (action for action in parser._actions if not action.dest.startswith(_FOREIGN))
     flags = (flag for action in actions for flag in action.option_strings)
     return [flag for flag in flags if flag.startswith("--")]
 
 
 def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Return one message per unknown flag; if there is none, one per word without a flag."""
+    """One message per unknown flag; if there is none, one per word without a flag."""
     faults = [unknown_name(word, known_flags(parser)) for word in words if word.startswith("--")]
     if faults:
         return faults
@@ -461,7 +459,7 @@ def unknown_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list
 
 
 def unknown_name(word: str, names: Sequence[str]) -> str:
-    """Return the message for an unknown flag or key, with the nearest valid one."""
+    """The message for an unknown flag or key, with the nearest valid one."""
     flag = word.split("=")[0]
     if flag in _GPU_FLAGS:
         return f"unknown flag {flag}. To choose GPUs begin the command with CUDA_VISIBLE_DEVICES=1; --cpu uses none."

@@ -77,7 +77,7 @@ def choose_recipe(
 
 
 def takes_fewer_folds(characters: float, layers: int, width: int) -> bool:
-    """Return whether the contrastive steps of all folds would be slow, for an encoder and texts of that mean length.
+    """Whether the contrastive steps of all folds would be slow, for an encoder and texts of that mean length.
 
     Counts multiply-adds, not seconds, so that all machines choose the same folds.
     """

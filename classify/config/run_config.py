@@ -31,7 +31,7 @@ class ValueSource:
 
     @property
     def is_automatic(self) -> bool:
-        """Return whether the value was chosen automatically: a resumed run chooses it again."""
+        """Whether the value was chosen automatically: a resumed run chooses it again."""
         return self.kind in AUTOMATIC
 
     def __str__(self) -> str:
@@ -73,13 +73,13 @@ class RunConfig:
         return config
 
     def validate(self) -> RunConfig:
-        """Return the settings with each value converted to its field's type. Raises InputError with all faults."""
+        """The settings with each value converted to its field's type. Raises InputError with all faults."""
         others = {name: getattr(self, name) for name in ("sources", "ignored")}
         values = {name: getattr(getattr(self, part), name) for name, (part, _) in FIELDS.items()}
         return RunConfig.from_values(values, **others)
 
     def replace(self, **values: Any) -> RunConfig:
-        """Return a copy with other values, by field name."""
+        """A copy with other values, by field name."""
         parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
         for name, value in values.items():
             parts[FIELDS[name][0]][name] = value
@@ -88,7 +88,7 @@ class RunConfig:
         )
 
     def choose_folds(self, labelled: int) -> int:
-        """Return the number of folds for a table of `labelled` rows; 0: hold rows out.
+        """The number of folds for a table of `labelled` rows; 0: hold rows out.
 
         Without `--folds`, few rows are cross-validated unless something needs validation rows while it trains.
         """
@@ -106,11 +106,11 @@ class RunConfig:
 
     @property
     def _uses_contrastive_steps(self) -> bool:
-        """Return whether contrastive steps are of use: the head starts from the probe."""
+        """Whether contrastive steps are of use: the head starts from the probe."""
         return self.model.head in ("auto", "probe") and self.training.contrastive_steps != 0
 
     def resolve(self, rows: int, width: int, labelled: int | None = None) -> RunConfig:
-        """Return the settings with the recipe's values where none is set.
+        """The settings with the recipe's values where none is set.
 
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
         (default: `rows`); see `recipe.choose_recipe`.
@@ -133,15 +133,15 @@ class RunConfig:
         return dataclasses.replace(self.replace(**defaults), sources=sources)
 
     def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
-        """Return the settings with a default that follows from what was read."""
+        """The settings with a default that follows from what was read."""
         return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})
 
     def trains_on_few(self, labelled: int) -> bool:
-        """Return whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""
+        """Whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""
         return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
 
     def flags_without_effect(self, *, fits_head: bool) -> list[str]:
-        """Return the explicit flags for steps, or the head's fit, that the resolved settings do without."""
+        """The explicit flags for steps, or the head's fit, that the resolved settings do without."""
         training = self.training
         if training.epochs > 0 or training.max_steps > 0:
             return []
@@ -166,12 +166,11 @@ class RunConfig:
 
     @property
     def names_model(self) -> bool:
-        """Return whether the user named the model."""
         source = self.sources.get("model")
         return self.model.model is not None and (source is None or source.kind != "texts")
 
     def explicit_values(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults and were not chosen automatically."""
+        """The settings that differ from the defaults and were not chosen automatically."""
         automatic = {name for name, source in self.sources.items() if source.is_automatic}
         return {
             name: value
@@ -215,7 +214,7 @@ class RunConfig:
             faults.append("--resume needs the folder that --overwrite-output-dir empties; give one of them.")
 
     def find_fold_conflicts(self, folds: int, flag: str) -> list[str]:
-        """Return the contradictions between `folds`, which come from `flag`, and other options."""
+        """The contradictions between `folds`, which come from `flag`, and other options."""
         data, training = self.data, self.training
         faults: list[str] = []
         if not folds:
@@ -269,7 +268,7 @@ class RunConfig:
 
 
 def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
-    """Return the note that flags have no effect without something, which `remedy` adds."""
+    """The note that flags have no effect without something, which `remedy` adds."""
     verb, them = ("have", "them") if len(flags) > 1 else ("has", "it")
     return f"without {missing} {', '.join(flags)} {verb} no effect; add {remedy}, or drop {them}"
 
@@ -280,5 +279,5 @@ HINTS: dict[str, Any] = {name: hint for kind in _PARTS.values() for name, hint i
 
 
 def fields_that_affect(*effects: Effect) -> list[str]:
-    """Return the names of the fields that declare one of the effects."""
+    """The names of the fields that declare one of the effects."""
     return [name for name, (_, spec) in FIELDS.items() if not spec.metadata["affects"].isdisjoint(effects)]

@@ -301,7 +301,6 @@ class ModelConfig:
 
     @property
     def name(self) -> str:
-        """Return the model's name or folder, or the default."""
         return self.model or DEFAULT_MODEL
 
 
@@ -500,27 +499,22 @@ class TrainingConfig(OutputConfig, DeviceConfig):
 
     @property
     def train_batch_size(self) -> int:
-        """Return the global batch size, over all devices."""
         if self.per_device_train_batch_size is None:
             return self.batch_size or Recipe.batch_size
         return self.per_device_train_batch_size * self.world_size * self.device_plan.replicas
 
     @property
     def epochs(self) -> float:
-        """Return the number of epochs."""
         return Recipe.num_train_epochs if self.num_train_epochs is None else self.num_train_epochs
 
     @property
     def trains_encoder(self) -> bool:
-        """Return whether any step trains more than the head."""
         return bool(self.epochs or self.max_steps > 0 or self.contrastive_steps)
 
     @property
     def weights_kept(self) -> str:
-        """Return `keep`, where "auto" means "best" with early stopping."""
         return "best" if self.keep == "auto" and self.patience is not None else self.keep
 
     @property
     def peak_learning_rate(self) -> float:
-        """Return AdamW's learning rate after warmup."""
         return self.learning_rate or Recipe.learning_rate

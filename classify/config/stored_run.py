@@ -17,7 +17,7 @@ _NEWEST = 3
 
 
 def run_folder(name: str) -> Path:
-    """Return a run's folder from its own path, that of its checkpoints, or of one of them."""
+    """A run's folder from its own path, that of its checkpoints, or of one of them."""
     path = Path(name)
     if path.parent.name == CHECKPOINTS:
         return path.parent.parent
@@ -89,13 +89,13 @@ def _resolve_path(name: str, base: Path, keep: bool) -> str:
 
 
 def newest_runs() -> list[str]:
-    """Return the newest folders below runs/, newest first."""
+    """The newest folders below runs/, newest first."""
     files = sorted(Path("runs").glob(f"*/{FILE}"), key=lambda file: (file.stat().st_mtime, file), reverse=True)
     return [str(file.parent) for file in files[:_NEWEST]]
 
 
 def earlier_commands(folder: Path) -> list[dict[str, Any]]:
-    """Return the recorded commands of a run, oldest first; empty where run.json has none."""
+    """The recorded commands of a run, oldest first; empty where run.json has none."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
         last = {"command": content["command"], "status": content["status"]}

@@ -37,11 +37,11 @@ class LongTextPolicy:
     name: ClassVar[str] = "truncate"
 
     def num_sequences(self, lengths: Ids, room: int) -> Ids:
-        """Return (n,) the number of sequences of texts of that many tokens (n,); by default 1."""
+        """(n,) the number of sequences of texts of that many tokens (n,); by default 1."""
         return np.ones(len(lengths), dtype=np.int64)
 
     def cut(self, lengths: Ids, room: int) -> Cuts:
-        """Return the sequences, text by text."""
+        """The sequences, text by text."""
         rows = np.arange(len(lengths))
         return Cuts(rows, np.zeros((len(rows), 1), dtype=np.int64), np.minimum(lengths, room)[:, None])
 
@@ -80,7 +80,7 @@ class Chunks(LongTextPolicy):
         return np.where(lengths > room, np.minimum(needed, MAX_CHUNKS), 1).astype(np.int64)
 
     def cut(self, lengths: Ids, room: int) -> Cuts:
-        """Return the chunks of each text: the first starts with it, the last ends with it."""
+        """The chunks of each text: the first starts with it, the last ends with it."""
         numbers = self.num_sequences(lengths, room)
         rows = np.repeat(np.arange(len(lengths)), numbers)
         place = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
@@ -88,7 +88,7 @@ class Chunks(LongTextPolicy):
         return Cuts(rows, starts[:, None], np.minimum(lengths, room)[rows][:, None])
 
     def describe(self, lengths: Ids, room: int) -> str:
-        """Return the number of chunks, and how many texts have too many to be read whole."""
+        """The number of chunks, and how many texts have too many to be read whole."""
         numbers = self.num_sequences(lengths, room)
         gaps = int((lengths > MAX_CHUNKS * room).sum())
         partly = f", {gaps} with gaps between {MAX_CHUNKS} chunks" if gaps else ""

@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.int64]
 
 @functools.lru_cache(maxsize=2)
 def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
-    """Return a random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
+    """A random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
 
     Only bit streams of NumPy's bit generators are guaranteed to stay as they are (NEP 19), not `permutation`; so
     the order is that of one 64-bit draw per row.
@@ -51,7 +51,6 @@ class Step:
 
     @property
     def end(self) -> int:
-        """Return the rows consumed when the step is done."""
         return self.position + len(self.indices)
 
 
@@ -70,11 +69,10 @@ class BatchSampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the optimizer steps of one epoch."""
         return math.ceil(self.num_rows / self.batch_size)
 
     def step_at(self, position: int) -> Step:
-        """Return the step that begins when `position` rows are consumed."""
+        """The step that begins when `position` rows are consumed."""
         epoch, offset = divmod(position, self.num_rows)
         order = self._order(epoch)
         return Step(epoch, order[offset : offset + self.batch_size], position)
@@ -87,18 +85,18 @@ class BatchSampler:
             position = step.end
 
     def compute_end(self, epochs: float, max_steps: int = -1) -> int:
-        """Return the rows consumed at the end of a run of `epochs` epochs, or of `max_steps` steps if above 0."""
+        """The rows consumed at the end of a run of `epochs` epochs, or of `max_steps` steps if above 0."""
         steps = max_steps if max_steps > 0 else self.steps_until(math.ceil(round(epochs * self.num_rows, 6)))
         whole, rest = divmod(steps, self.steps_per_epoch)
         return whole * self.num_rows + min(rest * self.batch_size, self.num_rows)
 
     def steps_until(self, position: int) -> int:
-        """Return the optimizer steps from the start to `position`."""
+        """The optimizer steps from the start to `position`."""
         whole, offset = divmod(position, self.num_rows)
         return whole * self.steps_per_epoch + math.ceil(offset / self.batch_size)
 
     def _order(self, epoch: int) -> Rows:
-        """Return the order of the rows of an epoch, computed once."""
+        """The order of the rows of an epoch, computed once."""
         if self.weights is None:
             return epoch_order(self.num_rows, self.seed, epoch)
         if epoch not in self._drawn:
@@ -108,7 +106,7 @@ class BatchSampler:
 
 
 def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:
-    """Return the relative cost of texts of `lengths` tokens in an encoder of width `hidden_size`.
+    """The relative cost of texts of `lengths` tokens in an encoder of width `hidden_size`.
 
     Per token and layer a transformer multiplies 12 h^2 pairs in its matrices and 2 L h in attention, so the cost of
     a text is L (1 + L / (6 h)) in units of a token without attention.
@@ -162,6 +160,6 @@ def batch_by_tokens(lengths: npt.NDArray[np.int64], token_budget: int, *, padded
 
 
 def shard_batches(batches: Sequence[Rows], costs: npt.NDArray[np.float64], rank: int, world_size: int) -> list[Rows]:
-    """Return the evaluation batches of one rank; together the ranks compute each exactly once."""
+    """The evaluation batches of one rank; together the ranks compute each exactly once."""
     totals = np.array([costs[batch].sum() for batch in batches])
     return [batches[i] for i in balance_by_cost(totals, world_size)[rank]]

@@ -34,7 +34,7 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
 
 
 def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
-    """Return each text's split or fold in an earlier run (-1 if new), and the number of folds (0 if it has splits).
+    """Each text's split or fold in an earlier run (-1 if new), and the number of folds (0 if it has splits).
 
     A text that --max-train-samples left out counts as training. Raises InputError where the folder holds no record.
     """
@@ -43,7 +43,7 @@ def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], 
 
 
 def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
-    """Return each text's part or fold (-1 if new), and the number of folds (0 if the run has splits)."""
+    """Each text's part or fold (-1 if new), and the number of folds (0 if the run has splits)."""
     numbers, parts, num_folds = _read(folder)
     order = np.argsort(numbers)
     place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
@@ -52,19 +52,19 @@ def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], 
 
 
 def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:
-    """Return (rows,) whether each text is in the table of the run in a folder; False where it has no record."""
+    """(rows,) whether each text is in the table of the run in a folder; False where it has no record."""
     if not (Path(folder) / FILE).is_file():
         return np.zeros(len(hashes), dtype=bool)
     return _read_parts(hashes, folder)[0] >= 0
 
 
 def read_texts(folder: str) -> TextHashes:
-    """Return the hashes of all texts of the run in a folder; raises as `read_record`."""
+    """The hashes of all texts of the run in a folder; raises as `read_record`."""
     return _read(folder)[0]
 
 
 def find_trained(folder: str, hashes: TextHashes) -> tuple[npt.NDArray[np.bool_], int]:
-    """Return (rows,) whether the run in a folder was trained on each of these texts, and its number of folds.
+    """(rows,) whether the run in a folder was trained on each of these texts, and its number of folds.
 
     Of none in any other folder.
     """
@@ -76,12 +76,12 @@ def find_trained(folder: str, hashes: TextHashes) -> tuple[npt.NDArray[np.bool_]
 
 
 def read_num_folds(folder: str) -> int:
-    """Return the number of folds of an earlier run, 0 where it has splits; raises as `read_record`."""
+    """The number of folds of an earlier run, 0 where it has splits; raises as `read_record`."""
     return _read(folder)[2]
 
 
 def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
-    """Return the hashes of the texts, the index of each one's part, and the number of folds (0 if it has splits)."""
+    """The hashes of the texts, the index of each one's part, and the number of folds (0 if it has splits)."""
     import pyarrow
 
     file = Path(folder) / FILE

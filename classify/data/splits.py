@@ -128,7 +128,7 @@ class LabelEncoder(ABC):
 
     @abstractmethod
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        """Return whether each of the distinct cells of a column is a label."""
+        """Whether each of the distinct cells of a column is a label."""
 
     def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         """(rows,) whether each row of a table has the label for none of the classes."""

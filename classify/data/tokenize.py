@@ -56,7 +56,6 @@ class Template:
 
     @property
     def tokens(self) -> list[int]:
-        """Return all special tokens."""
         return [*self.prefix, *self.middle, *self.suffix]
 
 
@@ -71,7 +70,7 @@ class Segment:
         return len(self.offsets) - 1
 
     def lengths(self, rows: Ids | None = None) -> Ids:
-        """Return (n,) tokens of each text, of all or of the given rows."""
+        """(n,) tokens of each text, of all or of the given rows."""
         return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]
 
 
@@ -103,25 +102,23 @@ class Tokens:
 
     @property
     def segments(self) -> list[Segment]:
-        """Return the ids of each column."""
         return [self.first] if self.second is None else [self.first, self.second]
 
     @property
     def special(self) -> int:
-        """Return the number of special tokens of each row."""
         return len(self.template.tokens)
 
     def full_lengths(self, rows: Ids | None = None) -> Ids:
-        """Return (n,) tokens of all or of the given rows with special tokens, before truncation."""
+        """(n,) tokens of all or of the given rows with special tokens, before truncation."""
         return sum((segment.lengths(rows) for segment in self.segments), np.array(self.special))
 
     def lengths(self, rows: Ids | None = None) -> Ids:
-        """Return (n,) tokens of all or of the given rows as the model sees them, in all their sequences."""
+        """(n,) tokens of all or of the given rows as the model sees them, in all their sequences."""
         texts, room = self.full_lengths(rows) - self.special, self.max_length - self.special
         return self.long_texts.num_sequences(texts, room) * (np.minimum(texts, room) + self.special)
 
     def cut(self, max_length: int, long_texts: LongTextPolicy = TRUNCATE) -> Tokens:
-        """Return the same ids with another maximum length, and policy for longer texts.
+        """The same ids with another maximum length, and policy for longer texts.
 
         Raises InputError where special tokens leave no room for a text.
         """
@@ -134,7 +131,7 @@ class Tokens:
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
     def split_sequences(self, row: int) -> tuple[Tokens, list[Ids]]:
-        """Return the sequences that the model reads of a row's one text, as rows of their own.
+        """The sequences that the model reads of a row's one text, as rows of their own.
 
         Also returns (n,) the places of each sequence's tokens in the text.
         """
@@ -149,7 +146,7 @@ class Tokens:
         return dataclasses.replace(self, first=first, long_texts=TRUNCATE), places
 
     def text_places(self, row: int) -> list[slice]:
-        """Return where a row's text lies among its truncated tokens, or its two texts."""
+        """Where a row's text lies among its truncated tokens, or its two texts."""
         room, rows = self.max_length - self.special, np.array([row])
         first = self.first.lengths(rows)
         pair = None if self.second is None else _truncate_pair(first, self.second.lengths(rows), room)
@@ -161,7 +158,7 @@ class Tokens:
         return places
 
     def join(self, more: Tokens) -> Tokens:
-        """Return the rows of both, in memory; of one text each."""
+        """The rows of both, in memory; of one text each."""
         offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + more.first.offsets[1:]])
         first = Segment(np.concatenate([self.first.ids, more.first.ids]), offsets)
         return dataclasses.replace(self, first=first)
@@ -203,7 +200,7 @@ class Tokens:
 
 
 def _truncate_pair(first: Ids, second: Ids, room: int) -> list[Ids]:
-    """Return how many tokens of two texts are kept: the longer one is cut first, then both alike.
+    """How many tokens of two texts are kept: the longer one is cut first, then both alike.
 
     As the strategy `longest_first` of the library tokenizers, which gives an odd token to the longer text, of equals to
     the second.
@@ -239,12 +236,11 @@ class TokenizedSplit:
     targets: npt.NDArray[Any]
 
     def take(self, chosen: npt.NDArray[Any]) -> TokenizedSplit:
-        """Return some of the rows: where a mask (n,) is true, or at these indices into them, in order."""
+        """Some of the rows: where a mask (n,) is true, or at these indices into them, in order."""
         return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen])
 
     @property
     def mean_length(self) -> float:
-        """Return the mean number of tokens of a row, as the model sees it."""
         return float(self.tokens.lengths(self.rows).mean())
 
 
@@ -284,7 +280,7 @@ def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_l
 
 
 def _tokenize(tokenizer: Any, texts: Texts, digest: str | None) -> Segment:
-    """Return the ids of all texts; ranks on one machine that need the same ones tokenize them once."""
+    """The ids of all texts; ranks on one machine that need the same ones tokenize them once."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     arrays = None
     if digest is not None and backend is not None:
@@ -334,7 +330,7 @@ def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, requested: bool) -
 
 
 def note_longer(tokens: Tokens) -> str | None:
-    """Return a note where a tenth of the texts to predict are longer than the model reads; None where fewer are."""
+    """A note where a tenth of the texts to predict are longer than the model reads; None where fewer are."""
     lengths = tokens.full_lengths()
     longer = lengths > tokens.max_length
     if longer.sum() < _NOTED * len(lengths) or not longer.any():
@@ -381,7 +377,7 @@ def _write(folder: Path, tokenizer: Any, texts: Texts) -> None:
 
 
 def _read(folder: Path, count: int) -> Arrays | None:
-    """Return the arrays of a folder, the ids memory-mapped; None where they are not those of `count` texts."""
+    """The arrays of a folder, the ids memory-mapped; None where they are not those of `count` texts."""
     try:
         offsets = np.load(folder / _OFFSETS)
         size = (folder / _IDS).stat().st_size
@@ -397,7 +393,7 @@ def _offsets(sizes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 
 def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
-    """Return the ids of a block of texts, without special tokens."""
+    """The ids of a block of texts, without special tokens."""
     block = texts[start : start + _BATCH]
     block = list(block) if isinstance(block, Sequence) else block.to_pylist()
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -414,5 +410,5 @@ def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
 
 
 def get_padding_id(tokenizer: Any) -> int:
-    """Return the id of padding; any will do where the tokenizer has none, since attention masks it."""
+    """The id of padding; any will do where the tokenizer has none, since attention masks it."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)

@@ -20,15 +20,15 @@ class Alone:
         """Do nothing: there is no other process that could differ."""
 
     def sync_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block that nobody else waits for."""
+        """A block that nobody else waits for."""
         return contextlib.nullcontext()
 
     def broadcast(self, value: Any) -> Any:
-        """Return the value."""
+        """The value."""
         return value
 
     def all_reduce_max(self, value: int) -> int:
-        """Return the value."""
+        """The value."""
         return value
 
     def close(self, error: BaseException | None = None) -> None:

@@ -34,7 +34,7 @@ _SHORT = 1 << 30
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that a device or the machine ran out of memory."""
+    """Whether an error means that a device or the machine ran out of memory."""
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in _NO_ROOM):
         return True
@@ -42,7 +42,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def attempt(compute: Callable[[], T], device: torch.device, *, reraise: bool = False) -> tuple[T | None, str]:
-    """Return a computation's result and "", or None and the error message if memory ran out.
+    """A computation's result and "", or None and the error message if memory ran out.
 
     On failure activations and the device's cache are released, so that a smaller attempt can succeed. With `reraise`
     the error is raised.
@@ -58,7 +58,7 @@ def attempt(compute: Callable[[], T], device: torch.device, *, reraise: bool = F
 
 
 def _memory_left() -> int:
-    """Return the bytes of free main memory, at most what the address space limit (ulimit -v) leaves."""
+    """The bytes of free main memory, at most what the address space limit (ulimit -v) leaves."""
     left = int(psutil.virtual_memory().available)
     process = psutil.Process()
     if hasattr(process, "rlimit"):  # Linux and FreeBSD
@@ -69,7 +69,7 @@ def _memory_left() -> int:
 
 
 def main_memory(process_groups: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:
-    """Return the bytes of main memory that this process may use: the machine's, or the limit of a container or job.
+    """The bytes of main memory that this process may use: the machine's, or the limit of a container or job.
 
     Reads the limits of this process's control groups, listed in the file `process_groups`, and of their parents
     (cgroups(7), both versions).
@@ -91,7 +91,7 @@ def main_memory(process_groups: Path = Path("/proc/self/cgroup"), groups: Path =
 
 
 def used_memory(device: torch.device) -> int:
-    """Return the bytes of a device's memory that this process has allocated, or those of the process if not known."""
+    """The bytes of a device's memory that this process has allocated, or those of the process if not known."""
     allocated = None
     if accelerators.of(device.type).in_torch_accelerator:
         allocated = getattr(torch.get_device_module(device), "memory_allocated", None)

@@ -11,7 +11,7 @@ _PORTS = 65_536
 
 
 def interface_towards(address: str) -> str | None:
-    """Return the network interface that routes to `address`, or None if unknown.
+    """The network interface that routes to `address`, or None if unknown.
 
     "Connecting" a UDP socket looks up the routing table and sends nothing.
     """

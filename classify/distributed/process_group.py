@@ -146,7 +146,7 @@ def _explain_failure(what: str, port: int) -> Iterator[None]:
 
 
 def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:
-    """Return the ranks' store, with a new prefix for each process group.
+    """The ranks' store, with a new prefix for each process group.
 
     torchrun with a fixed address keeps one store for all attempts of a job, with the addresses of earlier groups (torch
     2.13 gives them the same names in every attempt). On several machines each agent counts its own restarts, so the
@@ -170,7 +170,6 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
 
 
 def _identity(plan: DevicePlan) -> str:
-    """Return a string that identifies this rank's device."""
     device = torch.device(plan.device)
     get_properties = getattr(getattr(torch, device.type), "get_device_properties", None)
     properties = None if get_properties is None else get_properties(device)

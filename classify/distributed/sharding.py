@@ -11,18 +11,18 @@ from torch import nn
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether the weights are sharded, so that a forward pass is a collective."""
+    """Whether the weights are sharded, so that a forward pass is a collective."""
     return any(is_shard(parameter) for parameter in model.parameters())
 
 
 def is_shard(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor is sharded."""
+    """Whether the tensor is sharded."""
     module = sys.modules.get("torch.distributed.tensor")  # not imported here: that takes half a second
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of a shard. A collective if it is sharded."""
+    """The full tensor of a shard. A collective if it is sharded."""
     shard: Any = tensor
     return shard.full_tensor() if is_shard(tensor) else tensor
 

@@ -38,47 +38,40 @@ class World:
 
     @property
     def rank(self) -> int:
-        """Return the global rank; 0 in a single process."""
+        """The global rank; 0 in a single process."""
         return self.plan.launch.rank
 
     @property
     def world_size(self) -> int:
-        """Return the number of processes of the run."""
         return self.plan.launch.world_size
 
     @property
     def is_main(self) -> bool:
-        """Return True on the global rank 0, which writes files and prints."""
         return self.plan.launch.is_main
 
     @property
     def is_local_main(self) -> bool:
-        """Return True on one process of each machine."""
         return self.plan.launch.is_local_main
 
     @property
     def replicas(self) -> int:
-        """Return the number of devices of DataParallel in this process; 1 in other modes."""
+        """The number of devices of DataParallel in this process; 1 in other modes."""
         return self.plan.replicas
 
     @property
     def accelerator(self) -> Accelerator:
-        """Return the properties of this process's kind of device."""
         return accelerators.of(self.device.type)
 
     @property
     def devices(self) -> list[str]:
-        """Return all devices that this process may spread a model over."""
         return [self.accelerator.device(index) for index in range(max(1, self.plan.n_gpu))]
 
     @property
     def distributed(self) -> bool:
-        """Return whether there is a process group."""
         return self.plan.parallel_mode is ParallelMode.DISTRIBUTED
 
     @property
     def _exchange_device(self) -> torch.device:
-        """Return where the tensors of collectives have to be."""
         return torch.device("cpu") if self.plan.backend_spec.in_main_memory else self.device
 
     def barrier(self) -> None:
@@ -98,7 +91,7 @@ class World:
         return total.tolist()
 
     def all_reduce_any(self, flag: bool) -> bool:
-        """Return whether the flag is true on any rank. A collective."""
+        """Whether the flag is true on any rank. A collective."""
         return self.all_reduce_sum([float(flag)])[0] > 0
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -119,7 +112,7 @@ class World:
         return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)]).to(place)
 
     def broadcast(self, value: Any) -> Any:
-        """Return the main process's JSON value on every rank. A collective."""
+        """The main process's JSON value on every rank. A collective."""
         if not self.distributed:
             return value
         kind = self._exchange_device
@@ -176,7 +169,7 @@ class World:
                 )
 
     def broadcast_tensors(self, tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
-        """Return the main process's named tensors on every rank; the others pass None. A collective.
+        """The main process's named tensors on every rank; the others pass None. A collective.
 
         They are in main memory: a device holds one of them at a time, as a sharded model may fit there only in parts.
         """
@@ -215,12 +208,12 @@ class World:
             parameter.grad = summed.view_as(parameter)
 
     def all_reduce_max(self, value: int) -> int:
-        """Return the largest of all ranks' values. A collective."""
+        """The largest of all ranks' values. A collective."""
         return int(self.gather(torch.tensor([value], device=self.device)).max())
 
     @property
     def cache_sharers(self) -> int:
-        """Return the number of processes that share this machine's caches, for the size of micro-batches."""
+        """The number of processes that share this machine's caches, for the size of micro-batches."""
         return min(_SHARERS, self.plan.launch.local_world_size)
 
     def __enter__(self) -> Self:

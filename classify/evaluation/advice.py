@@ -41,7 +41,7 @@ def notes(
     balanced: bool,
     folds: str = "",
 ) -> list[str]:
-    """Return all warnings about the `score` of a split ("test", "validation" or "cross-validated"); none for most runs.
+    """All warnings about the `score` of a split ("test", "validation" or "cross-validated"); none for most runs.
 
     `metric` compares model and baseline, `paired` is the test of their rows; `balanced` is true if the classes were
     weighted; `folds` is the time of a run with folds, where all rows could be scored by them. A model that predicts one

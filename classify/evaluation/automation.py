@@ -31,7 +31,7 @@ class Threshold:
 
 
 def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float) -> Threshold | None:
-    """Return a low confidence (of (rows,)) whose predictions are `right` (rows,) with at least this precision.
+    """A low confidence (of (rows,)) whose predictions are `right` (rows,) with at least this precision.
 
     The rows are the most certain ones, ever more of them in 20 steps, until the lower bound of their precision (95 %,
     one-sided: 33 right predictions of 33 show 0.924) is below the required one; the step before is taken. Whatever the

@@ -94,7 +94,7 @@ def fit_baseline(
 
 
 def make_features(texts: Sequence[str], most: int) -> Any:
-    """Return an unfitted vectorizer of words and characters; each kind of n-gram has at most `most` features.
+    """An unfitted vectorizer of words and characters; each kind of n-gram has at most `most` features.
 
     Of characters alone where texts have no spaces.
     """
@@ -111,7 +111,7 @@ def make_features(texts: Sequence[str], most: int) -> Any:
 
 
 def lack_spaces(texts: Sequence[str]) -> bool:
-    """Return whether most letters belong to scripts that put no spaces between words."""
+    """Whether most letters belong to scripts that put no spaces between words."""
     letters = [character for text in texts[:_SCRIPT_TEXTS] for character in text if character.isalpha()]
     return 2 * len(_UNSPACED.findall("".join(letters))) > len(letters)
 

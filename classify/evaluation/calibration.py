@@ -30,13 +30,13 @@ class Rescaling:
     shift: npt.NDArray[np.float32]
 
     def apply(self, logits: Array) -> npt.NDArray[np.float32]:
-        """Return the logits (rows, outputs) of the changed output layer."""
+        """The logits (rows, outputs) of the changed output layer."""
         rescaled: npt.NDArray[np.float32] = logits * self.scale + self.shift
         return rescaled
 
     @property
     def temperature(self) -> float | None:
-        """Return the temperature, if all logits are only divided by it; else None."""
+        """The temperature, if all logits are only divided by it; else None."""
         same = bool((self.scale == self.scale[0]).all() and not self.shift.any())
         return 1 / float(self.scale[0]) if same else None
 
@@ -48,7 +48,7 @@ class Rescaling:
 
 
 def fit_temperature(logits: Array, targets: Array) -> float:
-    """Return the temperature with the lowest log loss of logits (rows, classes), for class numbers (rows,).
+    """The temperature with the lowest log loss of logits (rows, classes), for class numbers (rows,).
 
     A normal prior on its logarithm has the weight of about one row, so it matters only with few rows.
     """
@@ -118,7 +118,7 @@ def _error_scores(confidence: Array, right: Array, seed: int) -> dict[str, Any]:
 
 
 def calibration_error(confidence: Array, right: Array) -> float:
-    """Return the expected calibration error: |share right - mean confidence|, averaged over 15 bins of equal mass.
+    """The expected calibration error: |share right - mean confidence|, averaged over 15 bins of equal mass.
 
     `confidence` and `right` (0 or 1) are (rows,). Naeini et al., 2015, "Obtaining Well Calibrated Probabilities Using
     Bayesian Binning", section 2.
@@ -131,7 +131,7 @@ def _mean_gap(gaps: Array, bins: list[npt.NDArray[np.int64]]) -> float:
 
 
 def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.int64]]:
-    """Return the rows of each bin, of confidences (rows,) in ascending order.
+    """The rows of each bin, of confidences (rows,) in ascending order.
 
     Equal confidences share a bin, or the error would depend on the order of the rows; so bins may be fewer or unequal.
     """
@@ -142,7 +142,7 @@ def equal_mass_bins(confidence: Array, bins: int = BINS) -> list[npt.NDArray[np.
 
 
 def error_by_chance(confidence: Array, seed: int) -> float:
-    """Return the mean calibration error that confidences (rows,) would have if they were calibrated exactly.
+    """The mean calibration error that confidences (rows,) would have if they were calibrated exactly.
 
     It is above 0, since each bin has few rows.
     """
@@ -154,5 +154,4 @@ def error_by_chance(confidence: Array, seed: int) -> float:
 
 
 def _draws(rows: int) -> int:
-    """Return the number of draws of that many rows."""
     return min(_DRAWS, max(50, 10**7 // rows))

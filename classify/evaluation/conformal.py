@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 
 def find_limit(scores: npt.NDArray[np.float64], coverage: float) -> float | None:
-    """Return the score up to which an answer belongs to a set, from `scores` (rows,) of right answers, best lowest.
+    """The score up to which an answer belongs to a set, from `scores` (rows,) of right answers, best lowest.
 
     A set then holds the right answer of a new row like these with a probability of at least `coverage`, below 1. None
     where there are too few rows for that: 9 show 0.9 at most.

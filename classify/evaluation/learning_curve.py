@@ -45,7 +45,7 @@ class PowerLaw:
         return cls(*best[1:])
 
     def errors(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the error for each share of all rows."""
+        """The error for each share of all rows."""
         return np.asarray(self.a + self.b * shares**-self.c)
 
 
@@ -63,7 +63,7 @@ class Curve:
     preset: str = "default"
 
     def predict(self, factor: float = 2.0) -> tuple[float, tuple[float, float]]:
-        """Return the score expected with `factor` times the rows, and an interval.
+        """The score expected with `factor` times the rows, and an interval.
 
         The law's gain is added to the score on all rows; the interval is a little wider than that of the score. In 28
         draws of seven sets (logistic regression on a frozen encoder) it held what twice as many rows gave in 27.
@@ -81,12 +81,12 @@ class Curve:
         return PowerLaw.fit(rows / rows[-1], 1 - scores)
 
     def most_gained(self, most: int = 3) -> list[tuple[str, float, float]]:
-        """Return the classes whose F1 rose most from half of the rows to all."""
+        """The classes whose F1 rose most from half of the rows to all."""
         gained = sorted(self.per_class.items(), key=lambda item: item[1][0] - item[1][1])
         return [(name, *pair) for name, pair in gained[:most] if pair[1] > pair[0]]
 
     def line(self) -> str:
-        """Return what twice as many rows would bring."""
+        """What twice as many rows would bring."""
         expected, (low, high) = self.predict()
         return (
             f"twice as many rows: {self.metric} {expected:.3f} ({low:.3f} to {high:.3f}); now {self.points[-1][1]:.3f}"

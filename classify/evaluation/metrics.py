@@ -59,7 +59,7 @@ class Scores:
 
     @property
     def first_interval(self) -> tuple[str, tuple[float, float] | None]:
-        """Return the metric of the first interval, and the interval; "" and None without any."""
+        """The metric of the first interval, and the interval; "" and None without any."""
         return next(iter(self.intervals.items()), ("", None))
 
     def as_json(self) -> dict[str, Any]:
@@ -81,14 +81,14 @@ class Sampling:
 
     @property
     def variance(self) -> float:
-        """Return how much larger the variance of a score over folds is than that over as many independent rows.
+        """How much larger the variance of a score over folds is than that over as many independent rows.
 
         1 + k / (k - 1) for k folds (Nadeau and Bengio, 2003, "Inference for the Generalization Error", section 3).
         """
         return 1.0 if self.folds < 2 else 1.0 + self.folds / (self.folds - 1)
 
     def group(self, rows: int) -> Array:
-        """Return (rows,) the number of each row's text, from 0."""
+        """(rows,) the number of each row's text, from 0."""
         return np.arange(rows) if self.texts is None else np.unique(self.texts, return_inverse=True)[1]
 
 
@@ -96,12 +96,12 @@ INDEPENDENT = Sampling()
 
 
 def display_name(name: str) -> str:
-    """Return a metric's name for display."""
+    """A metric's name for display."""
     return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC").replace("roc auc", "ROC AUC")
 
 
 def is_share(name: str) -> bool:
-    """Return whether a metric of this program is a share, which reads best in percent."""
+    """Whether a metric of this program is a share, which reads best in percent."""
     return _SHARE.fullmatch(name) is not None
 
 
@@ -117,12 +117,12 @@ def softmax(logits: Array) -> Array:
 
 
 def sigmoid(logits: Array) -> Array:
-    """Return the probability of each output of logits (n, outputs), in float64."""
+    """The probability of each output of logits (n, outputs), in float64."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -logits.astype(np.float64))))
 
 
 def binary_cross_entropy(logits: Array, targets: Array) -> float:
-    """Return the mean over all elements of logits and targets (0 or 1), of one shape; 0 if there are none."""
+    """The mean over all elements of logits and targets (0 or 1), of one shape; 0 if there are none."""
     if not targets.size:
         return 0.0
     logits = logits.astype(np.float64)
@@ -154,7 +154,7 @@ def _correlation(first: Array, second: Array) -> float:
 
 
 def correlation_interval(correlation: float, rows: int, sampling: Sampling = INDEPENDENT) -> tuple[float, float] | None:
-    """Return the 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 texts."""
+    """The 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 texts."""
     rows = int((sampling.group(rows).max(initial=-1) + 1) / sampling.variance)
     if rows < 4 or abs(correlation) >= 1:
         return None
@@ -163,7 +163,7 @@ def correlation_interval(correlation: float, rows: int, sampling: Sampling = IND
 
 
 def cross_entropy(logits: Array, targets: Array) -> float:
-    """Return the mean negative log-likelihood of the targets; 0 if there are no rows."""
+    """The mean negative log-likelihood of the targets; 0 if there are no rows."""
     if not len(targets):
         return 0.0
     from scipy.special import log_softmax
@@ -217,7 +217,7 @@ def score_classes(
 
 
 def class_metrics(classes: int) -> tuple[str, ...]:
-    """Return the names of all metrics of that many classes."""
+    """The names of all metrics of that many classes."""
     names = ["macro_f1", "accuracy", "weighted_f1", "balanced_accuracy", "mcc", "loss"]
     names += ["f1"] * (classes == 2) + ["top_5_accuracy"] * (classes > _MANY_CLASSES)
     return tuple(names)
@@ -235,7 +235,7 @@ def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]
 
 
 def holm(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the p-values (tests,) corrected for their number (Holm, 1979, Scandinavian Journal of Statistics 6)."""
+    """The p-values (tests,) corrected for their number (Holm, 1979, Scandinavian Journal of Statistics 6)."""
     order = np.argsort(p, kind="stable")
     corrected = np.empty(len(p))
     corrected[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
@@ -255,7 +255,7 @@ def wilson_interval(right: Any, rows: Any, z: float = _NORMAL_QUANTILE) -> tuple
 
 
 def share_interval(right: Array, sampling: Sampling = INDEPENDENT) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `right` rows (rows,), see `wilson_interval`.
+    """The 95 % interval of a share of `right` rows (rows,), see `wilson_interval`.
 
     Duplicate texts, and folds, count as the fewer independent rows that would vary as much (Kish, 1965, "Survey
     Sampling", section 8.2: the design effect).
@@ -274,7 +274,7 @@ def share_interval(right: Array, sampling: Sampling = INDEPENDENT) -> tuple[floa
 def macro_f1_interval(
     targets: Array, predicted: Array, seed: int, sampling: Sampling = INDEPENDENT
 ) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval of macro F1 (Efron, 1979); None if all resamples score the same.
+    """The 95 % bootstrap interval of macro F1 (Efron, 1979); None if all resamples score the same.
 
     That happens if all rows are right, or all wrong: at the edge of its range a bootstrapped quantity has no valid
     interval (Andrews, 2000, Econometrica 68(2)).
@@ -310,7 +310,7 @@ def macro_f1_interval(
 
 
 def _kinds_of_texts(cells: Array, texts: Array, count: int) -> tuple[Any, Array]:
-    """Return how often each of `count` cells is in each kind of text (kinds, count), and the texts of each kind.
+    """How often each of `count` cells is in each kind of text (kinds, count), and the texts of each kind.
 
     `cells` (rows,) and `texts` (rows,) are numbers.
     """
@@ -331,7 +331,7 @@ def _kinds_of_texts(cells: Array, texts: Array, count: int) -> tuple[Any, Array]
 def bootstrap_interval(
     scores: Array, observed: float, classes: int, sampling: Sampling = INDEPENDENT
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval from resampled scores; None if all are the same.
+    """The 95 % interval from resampled scores; None if all are the same.
 
     It is that of percentiles, of many classes the basic one (Davison and Hinkley, 1997, section 5.2): macro F1 of few
     rows a class is too low, and that of resamples once more. That of folds is wider, see `Sampling.variance`.

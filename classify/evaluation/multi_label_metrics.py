@@ -35,7 +35,7 @@ def decision_metrics(predicted: Array, targets: Array) -> dict[str, float]:
 
 
 def jaccard(predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-    """Return (rows,) common over all labels of each row, 1 where both are none (Godbole and Sarawagi, 2004)."""
+    """(rows,) common over all labels of each row, 1 where both are none (Godbole and Sarawagi, 2004)."""
     both = predicted.astype(bool) & targets.astype(bool)
     sizes = (predicted.astype(bool) | targets.astype(bool)).sum(axis=1)
     shares: npt.NDArray[np.float64] = np.where(sizes > 0, both.sum(axis=1) / np.maximum(sizes, 1), 1.0)
@@ -87,7 +87,7 @@ def score(
 
 
 def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
-    """Return (labels,) the thresholds with the highest F1 on these rows.
+    """(labels,) the thresholds with the highest F1 on these rows.
 
     On few rows that is a matter of chance. So a label with fewer than 10 rows gets the threshold at which it is
     predicted for as many rows (PCut: Yang, 2001, "A Study of Thresholding Strategies for Text Categorization", section

@@ -105,16 +105,16 @@ class Scope:
         return replace(fitted, threshold=float(kept))
 
     def probabilities(self, features: Array, logits: Array) -> npt.NDArray[np.float32]:
-        """Return the probability (rows,) that each row belongs to a class."""
+        """The probability (rows,) that each row belongs to a class."""
         odds = _measure(self.examples.astype(np.float32), Held(features, logits)) @ self.weights + self.bias
         return (1 / (1 + np.exp(-odds))).astype(np.float32)
 
     def holds(self, in_scope: Array) -> npt.NDArray[np.bool_]:
-        """Return whether each of these probabilities (rows,) reaches the threshold, in double precision."""
+        """Whether each of these probabilities (rows,) reaches the threshold, in double precision."""
         return np.asarray(in_scope.astype(np.float64) >= self.threshold)
 
     def names(self, names: list[str]) -> list[str]:
-        """Return the names of a task's columns with that of the probability."""
+        """The names of a task's columns with that of the probability."""
         return [*names[:_PLACE], COLUMN, *names[_PLACE:]]
 
     def mark(self, fields: Iterable[list[str]], in_scope: Array, digits: str) -> Iterator[list[str]]:
@@ -124,7 +124,7 @@ class Scope:
             yield [*own, f"{share:{digits}}", *cells[_PLACE:]]
 
     def describe(self, inside: Array, right: Array, outside: Array, *, fitted: bool = False) -> dict[str, Any]:
-        """Return the entry of metrics.json, from the probabilities of scored rows inside and outside of the classes.
+        """The entry of metrics.json, from the probabilities of scored rows inside and outside of the classes.
 
         `right` (rows inside,) are those whose class is predicted correctly. `fitted`: the threshold was set on the rows
         inside.
@@ -148,7 +148,7 @@ class Scope:
         return entry
 
     def as_settings(self) -> dict[str, Any]:
-        """Return the entry of classify.json."""
+        """The entry of classify.json."""
         return {
             COLUMN: {"label": self.label, "threshold": self.threshold, "score": "nearest training text, confidence"}
         }
@@ -181,7 +181,7 @@ class Scope:
 
 
 def summarize(entry: dict[str, Any]) -> str:
-    """Return the entry of metrics.json as a line."""
+    """The entry of metrics.json as a line."""
     rows, outside = entry["rows"], entry["out_of_scope_rows"]
     chosen = ", on which the threshold was set," if "threshold_set_on" in entry else ""
     accepted, right = (f"{100 * entry[name]:.1f} %" for name in ("accepted", "accuracy"))
@@ -197,7 +197,7 @@ def _normalize(features: Array) -> npt.NDArray[np.float32]:
 
 
 def _measure(examples: npt.NDArray[np.float32], held: Held) -> npt.NDArray[np.float64]:
-    """Return (rows, 2) the largest cosine similarity with an example, and the log odds of the largest probability."""
+    """(rows, 2) the largest cosine similarity with an example, and the log odds of the largest probability."""
     features, similarity = _normalize(held.features), np.empty(len(held.features))
     for start in range(0, len(features), _BLOCK):
         similarity[start : start + _BLOCK] = (features[start : start + _BLOCK] @ examples.T).max(axis=1)

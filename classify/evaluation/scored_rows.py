@@ -34,7 +34,7 @@ class ScoredRows:
 
     @property
     def independent(self) -> npt.NDArray[np.int64]:
-        """Return the first row of each text that the model has not trained on, in order.
+        """The first row of each text that the model has not trained on, in order.
 
         Thresholds, sets and tests go by these rows: duplicate texts are right or wrong together, and texts of the
         training are right more often than new ones.
@@ -43,7 +43,7 @@ class ScoredRows:
         return first if self.trained is None else first[~self.trained[first]]
 
     def take(self, places: npt.NDArray[Any]) -> ScoredRows:
-        """Return some of the rows."""
+        """Some of the rows."""
         taken: dict[str, Any] = {name: None if rows is None else rows[places] for name, rows in vars(self).items()}
         return ScoredRows(**taken)
 
@@ -82,7 +82,7 @@ class ScoredRows:
 
 
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
-    """Return the rows with the lowest of `scores` (rows,), lowest first, at most `most`; none that is fully right.
+    """The rows with the lowest of `scores` (rows,), lowest first, at most `most`; none that is fully right.
 
     Scores are shares, of which the best is 1, or negative errors, of which the best is 0 (as -0.0).
     """
@@ -94,7 +94,7 @@ def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int
 def confident_errors(
     probabilities: npt.NDArray[np.float64], targets: npt.NDArray[np.int64], most: int
 ) -> npt.NDArray[np.int64]:
-    """Return the rows whose most probable class is wrong, the most confident first; at most `most`."""
+    """The rows whose most probable class is wrong, the most confident first; at most `most`."""
     wrong = np.flatnonzero(probabilities.argmax(axis=1) != targets)
     return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:most]
 
@@ -113,7 +113,7 @@ class SignTest:
 
 
 def show_p(p: float) -> str:
-    """Return a p-value in words."""
+    """A p-value in words."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 

@@ -46,7 +46,7 @@ class WeakSlice:
 
 
 def list_slices(texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, several_languages: bool) -> list[Slice]:
-    """Return the slices of rows by text length, language, and the values of `columns`.
+    """The slices of rows by text length, language, and the values of `columns`.
 
     Columns of numbers or ISO 8601 dates with more than 50 values are cut into fifths; empty cells are in none.
     """
@@ -66,7 +66,7 @@ def list_slices(texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, s
 
 
 def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tuple[list[WeakSlice], int]:
-    """Return the slices whose `scores` (rows,) are lower than the others', the worst first, and how many were tested.
+    """The slices whose `scores` (rows,) are lower than the others', the worst first, and how many were tested.
 
     Only `independent` rows count, one of each text: copies are right or wrong together.
 

@@ -123,7 +123,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[s
 
 
 def _is_header_alone(path: Path) -> bool:
-    """Return whether a file is the first line of suspects.csv, and empty cells that a spreadsheet left below it."""
+    """Whether a file is the first line of suspects.csv, and empty cells that a spreadsheet left below it."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = list(islice((line for line in file if line.strip(_BETWEEN)), 2))
     names = {name.strip(_BETWEEN) for name in re.split("[,;\t]", lines[0])} if len(lines) == 1 else set()
@@ -131,14 +131,14 @@ def _is_header_alone(path: Path) -> bool:
 
 
 def _is_same_text(shown: str, text: str) -> bool:
-    """Return whether a cell is the text of a row, which spreadsheets may have escaped or cut; "" says nothing."""
+    """Whether a cell is the text of a row, which spreadsheets may have escaped or cut; "" says nothing."""
     ways = {normalize_text(shown), normalize_text(unescape_formula(shown))}
     whole = normalize_text(text)
     return not shown or whole in ways or (len(shown) >= _LONGEST_CELL and whole.startswith(normalize_text(shown)))
 
 
 def read_suspects(folder: Path, most: int) -> tuple[Sequence[dict[str, str]], int]:
-    """Return the first suspects of a run's folder, and how many there are; none without the file.
+    """The first suspects of a run's folder, and how many there are; none without the file.
 
     `id` is the cell of the ID column, "" without one.
     """

@@ -41,7 +41,6 @@ class Sample:
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """Return the places of the run's rows."""
         return np.arange(len(self.targets))
 
 
@@ -99,7 +98,7 @@ class Check:
         )
 
     def describe(self) -> str:
-        """Return the comparison in one line."""
+        """The comparison in one line."""
         kept = ", ".join(f"{name} {old:.4f} before, {new:.4f} after" for name, (old, new) in self.scores.items())
         kept += "".join(
             f", {name} {mean:+.4f} ({low:+.4f} to {high:+.4f})" for name, (mean, low, high) in self.change.items()
@@ -111,7 +110,7 @@ class Check:
 
 
 def _row_losses(task: Task, logits: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the loss of each row (rows,), without smoothing or weights."""
+    """The loss of each row (rows,), without smoothing or weights."""
     import torch
 
     loss = task.loss(TrainingConfig(), targets)
@@ -120,7 +119,6 @@ def _row_losses(task: Task, logits: npt.NDArray[np.float32], targets: npt.NDArra
 
 
 def _describe_change(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> list[float]:
-    """Return the mean difference of rows, and its 95 % interval."""
     differences = after - before
     mean, error = float(differences.mean()), float(differences.std()) / len(differences) ** 0.5
     return [mean, mean - 1.96 * error, mean + 1.96 * error]
@@ -137,4 +135,4 @@ class Target(ABC):
 
     @abstractmethod
     def find_fault(self, check: Check, task: Task) -> str | None:
-        """Return why the exported model must not be used, or None."""
+        """Why the exported model must not be used, or None."""

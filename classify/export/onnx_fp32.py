@@ -52,7 +52,7 @@ class ONNX(Target):
 
 
 def trace(folder: str) -> Any:
-    """Return the ONNX program of a result folder: token ids in, logits out; products have the names of their layers."""
+    """The ONNX program of a result folder: token ids in, logits out; products have the names of their layers."""
     with quiet_libraries():
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
@@ -98,7 +98,6 @@ class _Logits(torch.nn.Module):
 
 
 def _has_types(model: Any) -> bool:
-    """Return whether a model tells the two texts of a pair apart by token types."""
     return "token_type_ids" in inspect.signature(model.forward).parameters and (
         getattr(model.config, "type_vocab_size", 0) > 1
     )

@@ -54,7 +54,7 @@ class Accelerator:
         return f"{self.kind}:{index}" if self.has_index else self.kind
 
     def is_selected_by(self, environment: Mapping[str, str]) -> bool:
-        """Return whether environment variables select such devices."""
+        """Whether environment variables select such devices."""
         return False
 
     def count(self) -> int:
@@ -64,11 +64,11 @@ class Accelerator:
         return int(torch.accelerator.device_count())
 
     def prefers_bf16(self) -> bool:
-        """Return whether bf16 is the default precision of such devices on this machine."""
+        """Whether bf16 is the default precision of such devices on this machine."""
         return False
 
     def lacks_bf16(self) -> bool:
-        """Return whether a device of this machine is known to compute bf16 by emulation, slower than fp32."""
+        """Whether a device of this machine is known to compute bf16 by emulation, slower than fp32."""
         return False
 
     def flush(self) -> None:
@@ -78,11 +78,11 @@ class Accelerator:
         """Seed random numbers that `torch.manual_seed` does not reach."""
 
     def padded_length(self, tokens: int) -> int:
-        """Return the length that texts of up to `tokens` tokens are padded to."""
+        """The length that texts of up to `tokens` tokens are padded to."""
         return tokens
 
     def padded_rows(self, rows: int) -> int:
-        """Return the number of rows that a batch of `rows` is padded to."""
+        """The number of rows that a batch of `rows` is padded to."""
         return rows
 
 
@@ -101,11 +101,11 @@ class CUDA(Accelerator):
     has_tf32: bool = True
 
     def prefers_bf16(self) -> bool:
-        """Return whether the GPU computes in bfloat16."""
+        """Whether the GPU computes in bfloat16."""
         return not self.lacks_bf16()
 
     def lacks_bf16(self) -> bool:
-        """Return whether the GPU is older than Ampere."""
+        """Whether the GPU is older than Ampere."""
         import torch
 
         return not torch.cuda.is_bf16_supported(including_emulation=False)

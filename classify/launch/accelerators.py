@@ -38,12 +38,12 @@ ACCELERATORS = {accelerator.kind: accelerator for accelerator in _ALL}
 
 
 def of(kind: str) -> Accelerator:
-    """Return the entry of a kind of device, or one with the defaults."""
+    """The entry of a kind of device, or one with the defaults."""
     return ACCELERATORS.get(kind) or Accelerator(kind)
 
 
 def find(environment: Mapping[str, str]) -> tuple[Accelerator, int]:
-    """Return the kind and number of devices torch can use in this process; the CPU and 0 where there are none."""
+    """The kind and number of devices torch can use in this process; the CPU and 0 where there are none."""
     for accelerator in _ALL:
         if accelerator.is_selected_by(environment):
             return accelerator, accelerator.count()

@@ -49,5 +49,5 @@ BACKENDS = {backend.name: backend for backend in _ALL}
 
 
 def of(name: str) -> Backend:
-    """Return the entry of a backend, or one with the defaults."""
+    """The entry of a backend, or one with the defaults."""
     return BACKENDS.get(name) or Backend(name)

@@ -16,7 +16,7 @@ Entry = dict[str, Any]
 
 
 def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry], DevicePlan]:
-    """Return the topology of machines with `per_machine` processes each, and the plan of rank 0.
+    """The topology of machines with `per_machine` processes each, and the plan of rank 0.
 
     Uses `plan_devices`, like a real run; needs no hardware. Raises InputError for counts below 1 or an unknown kind.
     """
@@ -57,7 +57,7 @@ def physical(device: str, environment: Mapping[str, str]) -> str:
 
 
 def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
-    """Return an entry's device, with its number in the machine where rank 0's `environment` holds for it.
+    """An entry's device, with its number in the machine where rank 0's `environment` holds for it.
 
     That is not so on other machines, nor where a scheduler shows each process a different first device.
     """
@@ -73,7 +73,7 @@ def table(
     environment: Mapping[str, str],
     each_node: bool = False,
 ) -> str:
-    """Return a table with one line per process; `each_node` is --save-on-each-node."""
+    """A table with one line per process; `each_node` is --save-on-each-node."""
     world = len(topology)
     share = batch_size / world
     header = (
@@ -109,7 +109,7 @@ def table(
 
 
 def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
-    """Return all ranks of a run in one line; of more than 8, the first 4 and the last 2."""
+    """All ranks of a run in one line; of more than 8, the first 4 and the last 2."""
     places = [
         f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
         f"{_device(entry, topology, environment)}"
@@ -134,7 +134,7 @@ def show(
 
 
 def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:
-    """Return an explanation of the table, one line per fact: `key: value`."""
+    """An explanation of the table, one line per fact: `key: value`."""
     facts = _one_process(plan) if len(topology) == 1 else _several_processes(topology, plan, each_node)
     return "\n".join(f"{key}: {value}" for key, value in facts.items())
 

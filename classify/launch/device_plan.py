@@ -42,7 +42,6 @@ class Hardware:
 
     @property
     def accelerator(self) -> Accelerator:
-        """Return the properties of this kind of device."""
         return accelerators.of(self.kind)
 
 
@@ -61,17 +60,15 @@ class DevicePlan:
 
     @property
     def spec(self) -> StrategySpec:
-        """Return the strategy's properties."""
         return STRATEGIES[self.strategy]
 
     @property
     def backend_spec(self) -> Backend:
-        """Return the backend's properties."""
         return backends.of(self.backend or "")
 
     @property
     def replicas(self) -> int:
-        """Return the number of devices of DataParallel in this process; 1 in other modes."""
+        """The number of devices of DataParallel in this process; 1 in other modes."""
         return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
 
 
@@ -266,7 +263,7 @@ def _otherwise(accelerator: Accelerator) -> str:
 
 
 def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties: Any, host: str) -> str:
-    """Return a string that is equal on two ranks if they use the same device of the same machine.
+    """A string that is equal on two ranks if they use the same device of the same machine.
 
     `properties` are torch's device properties, or None. A device is identified by its UUID and PCI address; without
     them, by its index and the variables that choose devices.
@@ -319,7 +316,7 @@ def detect_hardware() -> Hardware:
 
 
 def count_devices() -> int:
-    """Return the number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
+    """The number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
     hardware = detect_hardware()
     if hardware.accelerator.one_process:
         raise DeviceError(

@@ -28,7 +28,7 @@ def handle_sigint() -> None:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Return whether Ctrl-C caused this error; ignore it from here on."""
+    """Whether Ctrl-C caused this error; ignore it from here on."""
     if _interrupted:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return bool(_interrupted) or isinstance(error, KeyboardInterrupt)

@@ -51,54 +51,48 @@ class Launch:
 
     @property
     def is_launched(self) -> bool:
-        """Return whether a launcher started this process."""
         return self.local_rank >= 0
 
     @property
     def is_worker(self) -> bool:
-        """Return whether `--nproc` started this process."""
         return self.launcher == "nproc"
 
     @property
     def ends_peers(self) -> bool:
-        """Return whether the launcher ends all processes when the first one fails; srun does not by default."""
+        """Whether the launcher ends all processes when the first one fails; srun does not by default."""
         return self.launcher in ("torchrun", "nproc", "mpirun")
 
     @property
     def is_main(self) -> bool:
-        """Return True on the global rank 0, which writes files and prints."""
         return self.rank == 0
 
     @property
     def main_serves_store(self) -> bool:
-        """Return whether rank 0 serves the ranks' store, not the launcher."""
         return not self.has_store or self.is_worker
 
     @property
     def is_first_without_store(self) -> bool:
-        """Return True on the first rank that does not serve the ranks' store."""
         return self.rank == (1 if self.main_serves_store else 0)
 
     @property
     def is_local_main(self) -> bool:
-        """Return True on one process of each machine."""
         return self.local_rank <= 0
 
     @property
     def spans_machines(self) -> bool:
-        """Return whether other processes of the run are, or may be, on other machines."""
+        """Whether other processes of the run are, or may be, on other machines."""
         return self.world_size > self.local_world_size or (self.world_size > 1 and not self.is_complete)
 
     @property
     def checks_output_dir(self) -> bool:
-        """Return whether this process checks the output folder: rank 0, and every rank if all are on one machine.
+        """Whether this process checks the output folder: rank 0, and every rank if all are on one machine.
 
         There all ranks fail alike, so none waits for another. The folder is created after the group is formed.
         """
         return self.is_main or not self.spans_machines
 
     def variables(self) -> dict[str, str]:
-        """Return the variables by which torchrun describes this place, without those that are not known."""
+        """The variables by which torchrun describes this place, without those that are not known."""
         values = {
             "RANK": self.rank,
             "LOCAL_RANK": self.local_rank,
@@ -144,7 +138,7 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
 
 
 def _is_world_of_one(environment: Mapping[str, str], local_rank: int) -> bool:
-    """Return whether variables say that this is the only process, and no launcher set all that torch needs.
+    """Whether variables say that this is the only process, and no launcher set all that torch needs.
 
     Notebooks and frameworks leave RANK=0 and WORLD_SIZE=1, which say nothing about a device.
     """
@@ -160,7 +154,7 @@ def _local_rank(environment: Mapping[str, str]) -> int:
 
 
 def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """Return a variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
+    """A variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
     text = environment.get(name)
     if text is None:
         return default
@@ -268,7 +262,7 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
 
 
 def _derive_port(job: str, step: int = 0) -> int:
-    """Return a port from 20000 to 29999 for a step of a job; consecutive steps have different ones."""
+    """A port from 20000 to 29999 for a step of a job; consecutive steps have different ones."""
     return 20000 + (zlib.crc32(job.encode()) + step) % 10000
 
 
@@ -281,7 +275,7 @@ def expand_tasks(text: str) -> list[int]:
 
 
 def first_host(text: str) -> str:
-    """Return the first name of a list of SLURM: gpu07 of "gpu[07-09,12],login1", rack1n1 of "rack[1-2]n[1-4]"."""
+    """The first name of a list of SLURM: gpu07 of "gpu[07-09,12],login1", rack1n1 of "rack[1-2]n[1-4]"."""
     match = re.match(r"(?:[^\[,]|\[[^\]]*\])+", text)
     if match is None:
         raise DeviceError(f"SLURM_STEP_NODELIST={text!r} names no machine; set MASTER_ADDR to the first one.")
@@ -290,7 +284,7 @@ def first_host(text: str) -> str:
 
 @functools.cache
 def here() -> Launch:
-    """Return the place of this process, read once; where the variables are invalid, that of a rank 0 on one machine.
+    """The place of this process, read once; where the variables are invalid, that of a rank 0 on one machine.
 
     Its local rank is 0 if this process has to print that error, which all of the machine have.
     """
@@ -317,7 +311,7 @@ def export_local_rank(local_rank: int) -> None:
 def launched_environments(
     per_machine: Sequence[int], address: str = "first-machine", port: int = 29500
 ) -> list[dict[str, str]]:
-    """Return the variables that a launcher sets for each rank; `per_machine` counts the processes of each machine."""
+    """The variables that a launcher sets for each rank; `per_machine` counts the processes of each machine."""
     places = [(machine, local_rank) for machine, count in enumerate(per_machine) for local_rank in range(count)]
     return [
         Launch("torchrun", rank, local_rank, len(places), per_machine[machine], machine, address, port).variables()

@@ -45,7 +45,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
 
 
 def choose_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
-    """Return the number of threads for this process, or None to keep the current setting.
+    """The number of threads for this process, or None to keep the current setting.
 
     torchrun sets OMP_NUM_THREADS=1 when it starts several processes. Only that setting (recognized by
     TORCHELASTIC_RUN_ID) is overridden, and only if cores would stay idle. If nothing is set, several processes on one
@@ -90,7 +90,7 @@ def prepare_process() -> None:
 
 
 def is_program() -> bool:
-    """Return whether this process runs only this program: what ends it harms no one else."""
+    """Whether this process runs only this program: what ends it harms no one else."""
     return _is_program
 
 
@@ -159,7 +159,7 @@ def default_modes() -> Iterator[None]:
 
 
 def get_products() -> tuple[str, str]:
-    """Return how products of fp32 numbers are computed on CUDA devices and on CPUs: "ieee", "tf32", "none" by default.
+    """How products of fp32 numbers are computed on CUDA devices and on CPUs: "ieee", "tf32", "none" by default.
 
     `torch.get_float32_matmul_precision` raises where a caller has set one of these by itself. Imports torch.
     """
@@ -193,10 +193,10 @@ def set_network_interface(interface: str) -> None:
 
 
 def hub_is_offline() -> bool:
-    """Return whether HF_HUB_OFFLINE is set."""
+    """Whether HF_HUB_OFFLINE is set."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def set_variables() -> dict[str, str]:
-    """Return the variables of launchers, devices and libraries that are set here, for a bug report."""
+    """The variables of launchers, devices and libraries that are set here, for a bug report."""
     return {name: os.environ[name] for name in _REPORTED if name in os.environ}

@@ -14,12 +14,12 @@ BACKEND = "smddp"
 
 
 def is_data_parallel(environment: Mapping[str, str]) -> bool:
-    """Return whether the job was started with SageMaker's data parallel library."""
+    """Whether the job was started with SageMaker's data parallel library."""
     return any(f"SMDATAPARALLEL_USE_{way}" in environment for way in ("SINGLENODE", "HOMOGENEOUS"))
 
 
 def first_host(environment: Mapping[str, str]) -> str | None:
-    """Return the name of the job's first machine; None outside a container."""
+    """The name of the job's first machine; None outside a container."""
     if "SM_MASTER_ADDR" in environment:
         return environment["SM_MASTER_ADDR"]
     try:

@@ -93,7 +93,7 @@ def _start(
 
 
 def make_parent_death_hook() -> Callable[[], None] | None:
-    """Return a `preexec_fn` that has the new process killed when this process ends; None outside Linux.
+    """A `preexec_fn` that has the new process killed when this process ends; None outside Linux.
 
     https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
     """
@@ -152,7 +152,7 @@ def _put_exit_code(worker: subprocess.Popen[bytes], ended: queue.SimpleQueue[int
 
 
 def _exit_code(code: int, received: Sequence[int]) -> int:
-    """Return a worker's exit code as a shell does (128 + signal); print an error if no signal was received here."""
+    """A worker's exit code as a shell does (128 + signal); print an error if no signal was received here."""
     if code >= 0:
         return code
     if not received:

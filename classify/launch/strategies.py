@@ -32,12 +32,11 @@ class StrategySpec:
 
     @property
     def spreads_layers(self) -> bool:
-        """Return whether one process spreads the layers over its devices, which compute one after the other."""
+        """Whether one process spreads the layers over its devices, which compute one after the other."""
         return self.processes == "one" and "weights" in self.splits
 
     @property
     def shards_weights(self) -> bool:
-        """Return whether the weights are sharded over the ranks."""
         return self.processes == "one per device" and "weights" in self.splits
 
 

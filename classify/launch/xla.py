@@ -47,9 +47,9 @@ class XLA(Accelerator):
         torch_xla.manual_seed(value)
 
     def padded_length(self, tokens: int) -> int:
-        """Return the next power of two, at least 16."""
+        """The next power of two, at least 16."""
         return max(_TOKENS, 1 << (tokens - 1).bit_length())
 
     def padded_rows(self, rows: int) -> int:
-        """Return the next power of two, at least 8."""
+        """The next power of two, at least 8."""
         return max(_ROWS, 1 << (rows - 1).bit_length())

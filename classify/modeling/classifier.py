@@ -65,7 +65,7 @@ class Classifier(nn.Module):
 
     @property
     def max_tokens(self) -> int | None:
-        """Return the most tokens of a micro-batch, with padding; None for no limit."""
+        """The most tokens of a micro-batch, with padding; None for no limit."""
         return sizes.tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
@@ -112,7 +112,7 @@ class Classifier(nn.Module):
             self._attention = BY_KERNELS
 
     def loses_attention_dropout(self, device: torch.device) -> bool:
-        """Return whether a kernel for packed texts has no dropout."""
+        """Whether a kernel for packed texts has no dropout."""
         half, config = self.precision.half_dtype, self.model.config
         return self.packed and any(
             kernel.loses_dropout(device, half, self.hidden_size // int(config.num_attention_heads))
@@ -194,7 +194,7 @@ class Classifier(nn.Module):
 
 
 def output_layer(model: Any) -> nn.Linear:
-    """Return the last linear layer of a stock classifier, which computes the logits."""
+    """The last linear layer of a stock classifier, which computes the logits."""
     classes = model.config.num_labels
     layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
     assert layers, f"{type(model).__name__} ends in no linear layer with {classes} outputs"

@@ -64,7 +64,7 @@ def collect_features() -> Iterator[list[torch.Tensor]]:
 
 
 def find_encoder(model: Any) -> nn.Module | None:
-    """Return the module whose output is the last hidden state of a stock classifier; None if unknown."""
+    """The module whose output is the last hidden state of a stock classifier; None if unknown."""
     base = model.base_model
     for name in ("final_norm", "encoder", "transformer"):
         module = getattr(base, name, None)

@@ -26,7 +26,7 @@ _CHINESE = "google-bert/bert-base-chinese"
 
 
 def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer: Any) -> float:
-    """Return the share of the rows' tokens that the tokenizer does not know; 0 where it knows all.
+    """The share of the rows' tokens that the tokenizer does not know; 0 where it knows all.
 
     Special tokens do not count, nor does the space mark that SentencePiece puts before an unknown word.
     """
@@ -35,7 +35,7 @@ def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer
 
 
 def count_unknown(tokens: Tokens, tokenizer: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the number (rows,) of tokens that the tokenizer does not know, and that of all; see above."""
+    """The number (rows,) of tokens that the tokenizer does not know, and that of all; see above."""
     unknown, space = tokenizer.unk_token_id, tokenizer.convert_tokens_to_ids(_SPACE)
     total = sum((segment.lengths() for segment in tokens.segments), np.zeros(len(tokens), dtype=np.int64))
     if unknown is None:
@@ -46,7 +46,7 @@ def count_unknown(tokens: Tokens, tokenizer: Any) -> tuple[npt.NDArray[np.int64]
 
 
 def _count(segment: Segment, token: int) -> npt.NDArray[np.int64]:
-    """Return how often each row has a token."""
+    """How often each row has a token."""
     counts = np.zeros(len(segment), dtype=np.int64)
     for start in range(0, len(segment.ids), _BLOCK):
         places = start + np.flatnonzero(segment.ids[start : start + _BLOCK] == token)
@@ -68,7 +68,7 @@ def count_scripts(texts: Iterable[str]) -> collections.Counter[str]:
 def check_coverage(
     train: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig, *, named: bool
 ) -> str | None:
-    """Return a note where the model does not know many of the training tokens; None where it does.
+    """A note where the model does not know many of the training tokens; None where it does.
 
     Raises InputError where it does not know most of them, unless the user `named` it.
     """
@@ -90,7 +90,7 @@ def check_coverage(
 
 
 def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
-    """Return a note where the model does not know many tokens of the texts to predict; None where it does."""
+    """A note where the model does not know many tokens of the texts to predict; None where it does."""
     share = compute_unknown_share(tokens, np.arange(len(tokens)), tokenizer)
     return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
 

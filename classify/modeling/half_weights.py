@@ -20,7 +20,7 @@ class MasterWeights(dict[nn.Parameter, nn.Parameter]):
     """
 
     def of(self, weight: nn.Parameter) -> nn.Parameter:
-        """Return the parameter that holds a weight's exact values: its master, or itself."""
+        """The parameter that holds a weight's exact values: its master, or itself."""
         return self.get(weight, weight)
 
     @torch.no_grad()

@@ -52,12 +52,12 @@ class ModelFolder:
 
     @property
     def added_layers(self) -> int:
-        """Return the number of layers to append to compute a mean (`mean_pooling`): 0 or 1."""
+        """The number of layers to append to compute a mean (`mean_pooling`): 0 or 1."""
         return int(self.pooling == "mean" and self.config.get("model_type") in _MEAN_LAYER)
 
     @property
     def fingerprint(self) -> str:
-        """Return the hashes of the files that a training starts from; reads all weights."""
+        """The hashes of the files that a training starts from; reads all weights."""
         if self.quantized is not None:
             return quantized_e5.PACKAGE  # its file was compared with the published one
         has_whole = (self.path / _VOCABULARIES[0]).exists()  # others may be there, too, but are not read
@@ -66,7 +66,7 @@ class ModelFolder:
 
     @property
     def max_length(self) -> int:
-        """Return the longest input in tokens; a large number if the model has no limit."""
+        """The longest input in tokens; a large number if the model has no limit."""
         positions = self.config.get("max_position_embeddings")
         if not isinstance(positions, int) or positions <= 0:
             return 1 << 20
@@ -86,7 +86,7 @@ _OFFSET_POSITIONS = {
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position of the first token: 0, but pad_token_id + 1 in RoBERTa-like models."""
+    """The position of the first token: 0, but pad_token_id + 1 in RoBERTa-like models."""
     return int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _OFFSET_POSITIONS else 0
 
 
@@ -112,7 +112,7 @@ def resolve_model(name: str, *, download: bool = True, pooling: str = "auto", na
 
 
 def _trained_with_mean(folder: Path) -> bool:
-    """Return whether the model was trained with mean pooling, by the files of sentence-transformers."""
+    """Whether the model was trained with mean pooling, by the files of sentence-transformers."""
     try:
         pooling = read_json(folder / "1_Pooling" / "config.json")
     except (OSError, ValueError):
@@ -149,7 +149,7 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
 
 
 def _find_multilingual(name: str) -> ModelFolder | None:
-    """Return the multilingual default: exact weights in the Hugging Face cache, else the installed 4-bit ones."""
+    """The multilingual default: exact weights in the Hugging Face cache, else the installed 4-bit ones."""
     try:
         cached = _from_cache(name)
     except InputError:
@@ -213,7 +213,7 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
 
 
 def _from_cache(name: str) -> ModelFolder | None:
-    """Return a model in the Hugging Face cache; None if it has no weights there."""
+    """A model in the Hugging Face cache; None if it has no weights there."""
     import huggingface_hub
     from huggingface_hub import errors
 

@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the members of the outermost module lists that repeat one class: a transformer's layers."""
+    """The members of the outermost module lists that repeat one class: a transformer's layers."""
     layers: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, nn.ModuleList) and len(child) > 1 and len({type(part) for part in child}) == 1:
@@ -23,7 +23,7 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 def parameter_depths(model: nn.Module) -> dict[str, int]:
-    """Return each parameter's depth: 0 for embeddings, n for layer n, one more for the head."""
+    """Each parameter's depth: 0 for embeddings, n for layer n, one more for the head."""
     encoder = getattr(model, "base_model", model)  # a head may have layers, or norms of embeddings, too
     layers = repeated_layers(encoder)
     depth = {id(parameter): 0 for name, parameter in encoder.named_parameters() if "embedding" in name}

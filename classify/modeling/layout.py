@@ -61,7 +61,7 @@ class Bucket:
     padding: torch.Tensor | None
 
     def attn_bias(self, window: int, block: Block) -> torch.Tensor | None:
-        """Return the bias (n or 1, 1, queries or 1, keys) that masks padding and keys outside the window."""
+        """The bias (n or 1, 1, queries or 1, keys) that masks padding and keys outside the window."""
         padding = None if self.padding is None else self.padding[..., block.keys]
         if not 0 <= window < self.shape[2] - 1:
             return padding
@@ -70,12 +70,11 @@ class Bucket:
         return far if padding is None else padding + far
 
     def whole(self, cls_only: bool) -> Block:
-        """Return a block of all queries, or of the first tokens' only, with all keys."""
+        """A block of all queries, or of the first tokens' only, with all keys."""
         return Block(slice(0, 1 if cls_only else self.shape[2]), slice(0, self.shape[2]))
 
     @property
     def entries(self) -> int:
-        """Return the number of entries, with padding."""
         return math.prod(self.shape)
 
     def count_scores(self, cls_only: bool = False) -> int:
@@ -83,12 +82,12 @@ class Bucket:
         return self.entries if cls_only else self.entries * self.shape[2]
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype for products of queries, keys and values of `dtype`."""
+        """The dtype for products of queries, keys and values of `dtype`."""
         return torch.promote_types(dtype, torch.float32) if self.shape[2] <= _SHORT else dtype
 
 
 def _storage_type(buckets: Sequence[Bucket], dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of tensors shared by buckets: that of the longest; others may compute in a wider one."""
+    """The dtype of tensors shared by buckets: that of the longest; others may compute in a wider one."""
     return max(buckets, key=lambda bucket: bucket.shape[2]).product_type(dtype)
 
 
@@ -102,7 +101,7 @@ class BucketGroup:
 
     @property
     def is_long(self) -> bool:
-        """Return whether it is a single text with too many scores to keep for the backward pass."""
+        """Whether it is a single text with too many scores to keep for the backward pass."""
         return self.count_scores(cls_only=False) > max(_LONG, _CACHED)
 
     def blocks(self, window: int, cls_only: bool) -> Iterator[Block]:
@@ -118,7 +117,7 @@ class BucketGroup:
             yield Block(slice(start, stop), keys)
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype of tensors kept for the backward pass."""
+        """The dtype of tensors kept for the backward pass."""
         return _storage_type(self.buckets, dtype)
 
     def entries(self, joined: torch.Tensor, cls_only: bool = False) -> list[torch.Tensor]:
@@ -167,7 +166,7 @@ class Layout:
         return [bucket for group in self.bucket_groups for bucket in group.buckets]
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype of entries."""
+        """The dtype of entries."""
         return _storage_type(self.buckets, dtype)
 
     def gather(self, tensor: torch.Tensor, dtype: torch.dtype, cls_only: bool = False) -> torch.Tensor:
@@ -200,19 +199,19 @@ class Boundaries:
 
     @functools.cached_property
     def slots(self) -> torch.Tensor:
-        """Return each token's index (T,) among N texts padded to the longest."""
+        """Each token's index (T,) among N texts padded to the longest."""
         ends = self.cumulative.long()
         text = torch.repeat_interleave(ends.diff(), output_size=self.tokens)
         return text * self.longest + torch.arange(self.tokens, device=ends.device) - ends[text]
 
     def layout(self, heads: int) -> Layout:
-        """Return the layout for training on a CPU, cached for all layers."""
+        """The layout for training on a CPU, cached for all layers."""
         if heads not in self._layouts:
             self._layouts[heads] = make_layout(self.groups, heads)
         return self._layouts[heads]
 
     def to(self, device: torch.device | str) -> Boundaries:
-        """Return the boundaries with their tensors on `device`, cached."""
+        """The boundaries with their tensors on `device`, cached."""
         device = torch.device(device)  # Accelerate's hooks give a string
         if device == self.starts.device:
             return self
@@ -224,7 +223,7 @@ class Boundaries:
 
 
 def _round_length(length: int) -> int:
-    """Return the padded length of a bucket whose longest text has `length` tokens."""
+    """The padded length of a bucket whose longest text has `length` tokens."""
     return max(_NARROWEST, length) if length <= _SHORT else -(-length // _NARROWEST) * _NARROWEST
 
 

@@ -135,7 +135,6 @@ def load_tokenizer(folder: ModelFolder) -> Any:
 
 
 def _load_config(folder: ModelFolder, **values: Any) -> Any:
-    """Return the config of a model with other `values`."""
     if folder.quantized is not None:
         return transformers.BertConfig(**{**folder.config, **values})
     return transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False, **values)

@@ -41,7 +41,7 @@ class SequenceRows:
         return SequenceRows(send(self.index, device), self.count)
 
     def mean(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return (count, width) the mean of each row's outputs (sequences, width), without padding sequences."""
+        """(count, width) the mean of each row's outputs (sequences, width), without padding sequences."""
         sums = outputs.new_zeros(self.count + 1, outputs.shape[1]).index_add(0, self.index, outputs)
         sequences = outputs.new_zeros(self.count + 1).index_add(0, self.index, outputs.new_ones(len(self.index)))
         return (sums / sequences.clamp(min=1)[:, None])[: self.count]
@@ -198,7 +198,7 @@ def _attend_by_length(
 
 
 def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """Return a mask (length, length), True where two positions are at most `window` apart."""
+    """A mask (length, length), True where two positions are at most `window` apart."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place[None, :]).abs() <= window
 
@@ -211,7 +211,7 @@ class Padding:
         return pad(collated, pad_token_id)
 
     def targets(self, targets: npt.NDArray[Any], ignored: float) -> npt.NDArray[Any]:
-        """Return the targets of a batch's rows (n, ...), with `ignored` for rows of padding."""
+        """The targets of a batch's rows (n, ...), with `ignored` for rows of padding."""
         return targets
 
     def divide(self, lengths: Rows, count: int, replicas: int, max_tokens: int | None) -> list[list[Rows]]:

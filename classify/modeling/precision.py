@@ -49,7 +49,7 @@ class Precision:
     automatic: bool = False
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of a forward pass with weights in fp32."""
+        """The context of a forward pass with weights in fp32."""
         rounds = self.rounds and (training or self.rounds_scores)
         if self.name == "tf32" and not rounds:
             return fp32_products("ieee")
@@ -59,26 +59,24 @@ class Precision:
 
     @property
     def products(self) -> str:
-        """Return torch's setting for products of fp32 numbers."""
         return "tf32" if self.name == "tf32" else "ieee"
 
     @property
     def rounds(self) -> bool:
-        """Return whether products have fewer bits than fp32."""
         return self.half_dtype is not None or self.name == "tf32"
 
     @property
     def rounds_weights(self) -> bool:
-        """Return whether the model computes with weights that differ from the saved ones."""
+        """Whether the model computes with weights that differ from the saved ones."""
         return self.half_dtype is not None and self.level != 1
 
     @property
     def scales_gradients(self) -> bool:
-        """Return whether gradients are scaled against underflow; not under O3, whose gradients stay fp16."""
+        """Whether gradients are scaled against underflow; not under O3, whose gradients stay fp16."""
         return self.half_dtype is torch.float16 and self.level in (1, 2)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Return the gradient scaler, disabled if gradients are not scaled."""
+        """The gradient scaler, disabled if gradients are not scaled."""
         return torch.amp.GradScaler(self.device_type, enabled=self.scales_gradients)
 
 
@@ -115,7 +113,7 @@ def fp32_products(setting: str) -> Iterator[None]:
 
 
 def for_prediction(name: str, device: torch.device) -> Precision:
-    """Return the precision of `classify predict`: fp32, the requested one, or bf16 where that is "fastest".
+    """The precision of `classify predict`: fp32, the requested one, or bf16 where that is "fastest".
 
     See `choose_precision`.
     """
@@ -128,7 +126,7 @@ def for_prediction(name: str, device: torch.device) -> Precision:
 
 
 def choose_precision(name: str, device: torch.device, opt_level: str | None = None) -> Precision:
-    """Return the requested precision; for "auto" bf16 on GPUs that support it, else fp32.
+    """The requested precision; for "auto" bf16 on GPUs that support it, else fp32.
 
     A CPU may train in another one, see `choose_cpu_precision`, which depends on the model. Raises InputError if the
     device does not support the request.
@@ -155,7 +153,7 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
 
 
 def agree_on_precision(precision: Precision, world: World, before: str | None) -> Precision:
-    """Return the precision of this device, or the one that all ranks share where a default differs. A collective.
+    """The precision of this device, or the one that all ranks share where a default differs. A collective.
 
     A resumed run keeps `before`, in which it began, where each rank's device has it; of CPUs
     `set_precision_and_packing` decides.
@@ -174,17 +172,17 @@ def agree_on_precision(precision: Precision, world: World, before: str | None) -
 
 
 def has_bf16_instructions() -> bool:
-    """Return whether this x86 processor has bf16 matrix instructions; False if torch is too old to tell."""
+    """Whether this x86 processor has bf16 matrix instructions; False if torch is too old to tell."""
     return any(capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def cpu_default(name: str, why: str) -> Precision:
-    """Return the default training precision of a CPU, "bf16" or "fp32"."""
+    """The default training precision of a CPU, "bf16" or "fp32"."""
     return Precision(name, HALF.get(name), why, "cpu", automatic=True)
 
 
 def choose_cpu_precision(width: int) -> Precision:
-    """Return the faster training precision, by hidden size, of a CPU with bf16 instructions."""
+    """The faster training precision, by hidden size, of a CPU with bf16 instructions."""
     if width >= _WIDE:
         return cpu_default("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
     return cpu_default("fp32", "as fast as bf16 at this hidden size")

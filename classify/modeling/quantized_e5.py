@@ -53,7 +53,7 @@ _LAYER = {
 
 
 def find() -> Path | None:
-    """Return the installed file without importing the package; None if not installed. Raises InputError if altered."""
+    """The installed file without importing the package; None if not installed. Raises InputError if altered."""
     return find_packaged_file(PACKAGE, _FILE, _SHA256)
 
 
@@ -126,7 +126,7 @@ class QuantizedFile:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Return the values of a BERT's config.json."""
+        """The values of a BERT's config.json."""
         return {
             "model_type": "bert",
             "architectures": ["BertModel"],
@@ -144,7 +144,7 @@ class QuantizedFile:
         }
 
     def state_dict(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the weights of a stock BERT by name, in fp32."""
+        """The weights of a stock BERT by name, in fp32."""
         return {stock: self._tensor(name) for name, stock in self._names.items()}
 
     @cached_property
@@ -175,7 +175,7 @@ class QuantizedFile:
         return values.reshape(-1, columns) if is_matrix else values.reshape(-1)
 
     def tokenizer(self) -> Any:
-        """Return the tokenizer, a fast one of transformers: XLM-R's vocabulary, normalization and special tokens."""
+        """The tokenizer, a fast one of transformers: XLM-R's vocabulary, normalization and special tokens."""
         import transformers
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 

@@ -69,13 +69,13 @@ def read_settings(folder: str) -> dict[str, Any]:
 
 
 def trained_texts(settings: dict[str, Any]) -> TextColumns:
-    """Return the text columns that the model of these settings was trained on."""
+    """The text columns that the model of these settings was trained on."""
     fields = settings.get("text_fields") or [settings["text_column"]]
     return TextColumns(tuple(fields), settings.get("text_pair_column"), settings.get("text_column_delimiter", " "))
 
 
 def read_labels(folder: str) -> list[str]:
-    """Return the class names of a result folder, by class index. Raises InputError if its config.json has none."""
+    """The class names of a result folder, by class index. Raises InputError if its config.json has none."""
     try:
         names = read_json(Path(folder) / "config.json")["id2label"]
         return [names[str(number)] for number in range(len(names))]
@@ -87,7 +87,7 @@ def read_labels(folder: str) -> list[str]:
 
 
 def earlier_labels(model: str, task: str) -> list[str] | None:
-    """Return the labels of a run's folder that was trained for `task`; None for any other model."""
+    """The labels of a run's folder that was trained for `task`; None for any other model."""
     settings = _read_any_settings(model)
     return read_labels(model) if settings.get("task") == task else None
 
@@ -102,7 +102,7 @@ def _read_any_settings(model: str) -> dict[str, Any]:
 
 
 def fingerprint(folder: str) -> str:
-    """Return a hash of the files that determine the predictions of a result folder."""
+    """A hash of the files that determine the predictions of a result folder."""
     path = Path(folder)
     model = EXPORTED if (path / EXPORTED).exists() else "model.safetensors"
     return hash_files(path, ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", model))

@@ -22,7 +22,7 @@ _LAYERS = ("num_hidden_layers", "n_layers", "n_layer")
 
 
 def limits_tokens(accelerator: Accelerator, *, half_weights: bool, batch_norm: bool) -> bool:
-    """Return whether a step on such a device is split into micro-batches of `tokens_at_once`.
+    """Whether a step on such a device is split into micro-batches of `tokens_at_once`.
 
     Not with half weights, since each sum of gradients rounds, nor with BatchNorm, whose statistics would depend on
     micro-batches.
@@ -31,12 +31,12 @@ def limits_tokens(accelerator: Accelerator, *, half_weights: bool, batch_norm: b
 
 
 def tokens_at_once(width: int, *, packed: bool) -> int:
-    """Return the most tokens of a micro-batch, with padding; packed ones by hidden size: 2,048 from 384 on."""
+    """The most tokens of a micro-batch, with padding; packed ones by hidden size: 2,048 from 384 on."""
     return max(_LEAST_TOKENS, _STATE // width) if packed else PADDED_TOKENS
 
 
 def read_hidden_size(config: Mapping[str, Any]) -> int:
-    """Return the hidden size of an encoder."""
+    """The hidden size of an encoder."""
     return int(_number(config, _WIDTH))
 
 

@@ -41,11 +41,10 @@ class Vocabulary:
 
     @property
     def compacted(self) -> bool:
-        """Return whether the model has the compact table."""
         return self.renumber is not None
 
     def map_ids(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the rows of the model's table for token ids."""
+        """The rows of the model's table for token ids."""
         return ids if self.renumber is None else self.renumber[ids].astype(np.int64)
 
     def expand(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from classify.files import file_sha256
 
 
 def find_packaged_file(package: str, name: str, sha256: str) -> Path | None:
-    """Return the path of file `name` in an installed package; None if it is not installed, or has no such file.
+    """The path of file `name` in an installed package; None if it is not installed, or has no such file.
 
     The package is not imported. Raises InputError if the file is not the published one.
     """
@@ -33,7 +33,7 @@ def find_packaged_file(package: str, name: str, sha256: str) -> Path | None:
 
 
 def tensor_shapes(path: Path) -> dict[str, list[int]]:
-    """Return the shape of each tensor of a safetensors file, by name.
+    """The shape of each tensor of a safetensors file, by name.
 
     Raises ValueError if the file is truncated or not safetensors; its message continues the file's name.
     """

@@ -61,7 +61,7 @@ class PredictionColumns:
 
     @property
     def _kept(self) -> list[str]:
-        """Return the columns of the task; with `top_k` without those of the labels, which are the last."""
+        """The columns of the task; with `top_k` without those of the labels, which are the last."""
         names = self.task.prediction_columns()
         names = names if self.scope is None else self.scope.names(names)
         return names if self.top_k is None else names[: -len(self.task.labels)]
@@ -104,7 +104,7 @@ class PredictionColumns:
             yield [label, *marks, *others, *ranked, *(members if is_inside else [""] * len(members))]
 
     def summary(self, rows: int) -> str:
-        """Return in words what became of the rows that were predicted."""
+        """In words what became of the rows that were predicted."""
         parts = [f"{rows:,} rows"]
         if self.min_confidence is not None:
             right = round(self.tally["expected right"])

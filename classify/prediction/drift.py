@@ -76,7 +76,7 @@ class Drift:
     unlike: tuple[int, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all values."""
+        """All values."""
         changes = [{**vars(change), "clear": change.is_clear} for change in self.changes]
         return {"rows": list(self.rows), "changes": changes, "auroc": self.auroc, "unlike": list(self.unlike)}
 
@@ -121,7 +121,7 @@ def _compare_labels(before: list[str], now: list[str], seed: int) -> tuple[str, 
 
 
 def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[int, ...]]:
-    """Return the AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
+    """The AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
 
     A logistic regression on the baseline's features, trained on one half of the rows; the p-value is that of the test
     of Mann and Whitney on the other half. Scores of cross-validation would not be independent.
@@ -184,14 +184,14 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
 
 
 def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the rows whose text occurs once, in order, but for those `left_out` (rows,)."""
+    """The rows whose text occurs once, in order, but for those `left_out` (rows,)."""
     _, first, times = np.unique(hashes, return_index=True, return_counts=True)
     rows = np.sort(first[times == 1])
     return rows[~left_out[rows]]
 
 
 def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32] | None) -> Properties:
-    """Return the properties of texts and, with `logits`, of their predictions."""
+    """The properties of texts and, with `logits`, of their predictions."""
     task = predictor.task
     unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
     numbers = {

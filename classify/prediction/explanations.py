@@ -58,7 +58,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
 
 
 def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
-    """Return the output to explain of each of the worst rows: the predicted class, else the one furthest off."""
+    """The output to explain of each of the worst rows: the predicted class, else the one furthest off."""
     probabilities = task.probabilities(rows.logits)
     if task.has_confidence:
         selected = confident_errors(probabilities, rows.targets, TEXTS)
@@ -69,7 +69,7 @@ def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
 
 
 def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return the `output` and the `words` with their scores of each explained row; {} without the file."""
+    """The `output` and the `words` with their scores of each explained row; {} without the file."""
     try:
         content = read_json(folder / FILE)
     except FileNotFoundError:

@@ -62,7 +62,7 @@ def read_labelled(
 def _find_label_column(
     table: Table, trained: Sequence[str], flag: str | None, labels: Sequence[str]
 ) -> tuple[Table, str]:
-    """Return the table with one column of labels, and its name."""
+    """The table with one column of labels, and its name."""
     if flag is None:
         table = rename_alike(table, trained)
     names = list(trained) if flag is None else [name.strip() for name in flag.split(",")]

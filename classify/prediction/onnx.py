@@ -53,7 +53,7 @@ class JSONTokenizer:
         return {"input_ids": encoded.ids, "token_type_ids": encoded.type_ids}
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """Return the id of a token; that of unknown ones is None."""
+        """The id of a token; that of unknown ones is None."""
         found: int | None = self.backend_tokenizer.token_to_id(token)
         return found
 

@@ -59,12 +59,10 @@ class Predictor(ABC):
 
     @property
     def texts(self) -> TextColumns:
-        """Return the columns that it was trained on."""
         return trained_texts(self.settings)
 
     @property
     def label_columns(self) -> list[str]:
-        """Return the columns of the labels that it was trained on."""
         return list(self.settings.get("label_columns", ()))
 
     def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
@@ -76,7 +74,7 @@ class Predictor(ABC):
         return self.predict(texts)[0]
 
     def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:
-        """Return the `probabilities` of texts, and the probability (len(texts),) of being in scope, if there is one."""
+        """The `probabilities` of texts, and the probability (len(texts),) of being in scope, if there is one."""
         first, second = self.as_columns(texts)
         if not first:
             return np.zeros((0, len(self.labels))), None if self.scope is None else np.zeros(0, dtype=np.float32)
@@ -84,7 +82,7 @@ class Predictor(ABC):
         return self.task.probabilities(logits), in_scope
 
     def answers(self, probabilities: npt.NDArray[np.float64], in_scope: npt.NDArray[np.float32] | None) -> list[Any]:
-        """Return what `predict` found as labels, lists or numbers; below the threshold the label of the scope."""
+        """What `predict` found as labels, lists or numbers; below the threshold the label of the scope."""
         values = self.task.values(self.task.decide(probabilities))
         if self.scope is None or in_scope is None:
             return values
@@ -92,7 +90,7 @@ class Predictor(ABC):
         return [value if share >= self.scope.threshold else self.scope.label for value, share in pairs]
 
     def as_columns(self, texts: Iterable[Any]) -> tuple[list[str], list[str] | None]:
-        """Return the texts, or the first and the second texts of pairs. Raises TypeError for anything else."""
+        """The texts, or the first and the second texts of pairs. Raises TypeError for anything else."""
         return _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
 
     def tokenize(self, first: Sequence[str], second: Sequence[str] | None = None) -> Tokens:
@@ -101,7 +99,7 @@ class Predictor(ABC):
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
     def find_output(self, text: Any, label: str | None) -> int:
-        """Return the output of a label, the predicted one by default. Raises InputError for an unknown label."""
+        """The output of a label, the predicted one by default. Raises InputError for an unknown label."""
         if label is None:
             return int(self.probabilities([text])[0].argmax())
         if label not in self.labels:
@@ -109,30 +107,29 @@ class Predictor(ABC):
         return self.labels.index(label)
 
     def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return the logits (len(tokens), labels) of tokenized texts; see `compute_outputs`."""
+        """The logits (len(tokens), labels) of tokenized texts; see `compute_outputs`."""
         return self.split_outputs(self.compute_outputs(tokens))[0]
 
     @property
     def num_outputs(self) -> int:
-        """Return the number of columns of `compute_outputs`."""
         return len(self.labels) + (self.scope is not None)
 
     def split_outputs(self, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Return the logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
+        """The logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
         if self.scope is None:
             return outputs, None
         return outputs[:, :-1], outputs[:, -1]
 
     @abstractmethod
     def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return the logits of tokenized texts, at least one, and the probability of being in scope, if there is one.
+        """The logits of tokenized texts, at least one, and the probability of being in scope, if there is one.
 
         The shape is (len(tokens), labels), or one column more. A collective. Raises InputError if the tokenizer does
         not match the model.
         """
 
     def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
+        """The outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
 
         A collective, with the same texts on every rank, at least one.
         """
@@ -190,7 +187,7 @@ def _as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
-    """Return the first and the second texts of pairs.
+    """The first and the second texts of pairs.
 
     Raises TypeError for anything else, ValueError where one of a pair is empty.
     """

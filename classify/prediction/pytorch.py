@@ -63,7 +63,7 @@ class PyTorchPredictor(Predictor):
         return np.column_stack([logits, self.scope.probabilities(computed, logits)])
 
     def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """Return the outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
+        """The outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
 
         A collective, with the same texts on every rank, at least one.
         """
@@ -119,7 +119,7 @@ def start_world(use_cpu: bool) -> World:
 
 
 def _make_local_world(use_cpu: bool) -> World:
-    """Return the world of this process alone; its device, process group and threads stay as they are."""
+    """The world of this process alone; its device, process group and threads stay as they are."""
     plan = plan_alone(use_cpu, launcher.here().local_rank)
     return World(plan, torch.device(plan.device))
 

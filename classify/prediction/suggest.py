@@ -76,7 +76,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
 
 
 def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
-    """Return the rows that could be labelled, ascending, and how many others there are by reason."""
+    """The rows that could be labelled, ascending, and how many others there are by reason."""
     hashes, task = table.text_hashes(texts.whole), predictor.task
     labelled = np.zeros(len(table), dtype=bool)
     for name in filter(table.has_column, predictor.label_columns):
@@ -100,7 +100,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
 
 
 def _is_of_run(folder: Path, hashes: TextHashes) -> npt.NDArray[np.bool_]:
-    """Return (rows,) whether each text is in a table of the run."""
+    """(rows,) whether each text is in a table of the run."""
     known = is_recorded(str(folder), hashes)
     with contextlib.suppress(OSError, ValueError):  # an exported model has no such file
         known |= np.isin(hashes, ScoredRows.read(folder).hashes)  # with folds, those of a test table
@@ -108,7 +108,7 @@ def _is_of_run(folder: Path, hashes: TextHashes) -> npt.NDArray[np.bool_]:
 
 
 def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
-    """Return the first `count` of `order` without those that share most words with an earlier one.
+    """The first `count` of `order` without those that share most words with an earlier one.
 
     Of two sets that share a share `_ALIKE`, in any order of words, the first few words of both have one in common
     (Chaudhuri et al., 2006, "A Primitive Operator for Similarity Joins"), so a text is compared with few others.
@@ -128,7 +128,7 @@ def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Ro
 
 
 def _list_words(text: str) -> set[str]:
-    """Return the set of its words, or the pairs of its characters where it has no spaces."""
+    """The set of its words, or the pairs of its characters where it has no spaces."""
     plain = normalize_text(text)
     return set(map("".join, itertools.pairwise(plain))) if lack_spaces([plain]) else set(plain.split())
 

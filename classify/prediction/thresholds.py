@@ -16,7 +16,7 @@ from classify.tasks.base import Task
 
 
 def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
-    """Return the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
+    """The confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
     if not task.has_confidence:
         raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
     rows = _read_rows(folder, "--min-precision")
@@ -39,7 +39,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
 
 
 def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int]:
-    """Return the limit of sets that hold the right answer in a share `coverage` of rows, and the rows that show it.
+    """The limit of sets that hold the right answer in a share `coverage` of rows, and the rows that show it.
 
     Raises InputError where the task has no sets, or there are too few rows.
     """
@@ -57,7 +57,7 @@ def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int
 
 
 def _read_rows(folder: str, flag: str) -> ScoredRows:
-    """Return the held-out rows of a run, one of each text, that it was not trained on. Raises InputError."""
+    """The held-out rows of a run, one of each text, that it was not trained on. Raises InputError."""
     try:
         rows = ScoredRows.read(Path(folder))
         return rows.take(rows.independent)

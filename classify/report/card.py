@@ -12,7 +12,7 @@ from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
 from classify.report.environment import templates
 from classify.report.result import Result
-from classify.report.verdict import FEWEST, WEAK, find_thresholds, usefulness
+from classify.report.verdict import FEWEST, WEAK, usefulness
 
 FILE = "README.md"
 # Share of the training texts from which a language is named.
@@ -28,7 +28,7 @@ def write_card(folder: Path) -> Path:
 
 
 def render(result: Result) -> str:
-    """Return the card: metadata as YAML, then Markdown."""
+    """The card: metadata as YAML, then Markdown."""
     scores, majority = result.scores, result.majority
     names = [name for name in majority if isinstance(scores.get(name), float)]
     settings, run = result.settings, result.run
@@ -50,7 +50,7 @@ def render(result: Result) -> str:
             max_length=settings["max_length"],
             automated=" ".join(usefulness(result)),
             has_confidence=result.task.has_confidence,
-            thresholds=find_thresholds(result) if result.task.has_confidence else [],
+            thresholds=result.thresholds if result.task.has_confidence else [],
             pair=result.reads_pairs,
             cuts_alike=settings.get("long_text", TRUNCATE.name) == TRUNCATE.name,
             inspection=run.get("inspection"),
@@ -69,14 +69,14 @@ def render(result: Result) -> str:
 
 
 def _name_base(result: Result) -> str:
-    """Return the model that was fine-tuned; of a folder its name alone, since paths are private."""
+    """The model that was fine-tuned; of a folder its name alone, since paths are private."""
     base = str(result.run["config"]["model"]["model"])
     is_folder = Path(base).exists() or Path(base).is_absolute() or base.count("/") > 1
     return Path(base).name if is_folder else base
 
 
 def _metadata(result: Result, names: list[str], languages: list[str]) -> str:
-    """Return the YAML of https://huggingface.co/docs/hub/model-cards."""
+    """The YAML of https://huggingface.co/docs/hub/model-cards."""
     from huggingface_hub import EvalResult, ModelCardData
 
     base = _name_base(result)

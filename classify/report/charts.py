@@ -72,7 +72,7 @@ class _Axes:
         self._marks.append(_Mark(colour, name, bars=bars))
 
     def draw(self) -> str:
-        """Return the SVG element."""
+        """The SVG element."""
         width, height = self._size
         return str(
             templates()
@@ -161,7 +161,6 @@ def _range(values: Array) -> tuple[float, float]:
 
 
 def _widen(ends: tuple[float, float]) -> tuple[float, float]:
-    """Return a range of some width."""
     low, high = ends
     return ends if high > low else (low - 0.5, high + 0.5)
 

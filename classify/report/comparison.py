@@ -49,11 +49,10 @@ class Comparison:
 
     @property
     def metrics(self) -> list[str]:
-        """Return the names of the metrics."""
         return list(self.runs[0].metrics)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all values."""
+        """All values."""
         runs = [
             {
                 "folder": run.folder,
@@ -66,7 +65,7 @@ class Comparison:
         return {"rows": self.rows, "relabelled": self.relabelled, "unknown": self.unknown, "runs": runs}
 
     def lines(self) -> list[str]:
-        """Return the comparison as a table for a terminal."""
+        """The comparison as a table for a terminal."""
         rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
         corrected = f"; p corrected for {len(self.runs) - 1} comparisons" if len(self.runs) > 2 else ""
@@ -75,14 +74,14 @@ class Comparison:
 
     @property
     def left_out(self) -> str:
-        """Return in words how many shared rows have different labels; "" for none."""
+        """In words how many shared rows have different labels; "" for none."""
         if not self.relabelled:
             return ""
         have, are = ("has", "is") if self.relabelled == 1 else ("have", "are")
         return f"; {self.relabelled} more {have} different labels and {are} left out"
 
     def notes(self) -> list[str]:
-        """Return a note for each model that lacks labels, or was trained on rows it is scored on."""
+        """A note for each model that lacks labels, or was trained on rows it is scored on."""
         return [
             *(
                 f"{folder} does not know {list_some(labels, show=repr)}; rows with such a "
@@ -98,7 +97,7 @@ class Comparison:
 
 
 def verdict(run: ComparedRun) -> str:
-    """Return in words how a run compares with the first."""
+    """In words how a run compares with the first."""
     if run.paired is None:
         return ""
     better, worse, p = run.paired.better, run.paired.worse, run.paired.p
@@ -174,7 +173,6 @@ def _read(folder: Path) -> Result:
 
 
 def _index_by_text(result: Result) -> dict[int, int]:
-    """Return the index of the first row of each text, by hash."""
     index: dict[int, int] = {}
     for place, key in enumerate(result.rows.hashes.tolist()):
         index.setdefault(key, place)

@@ -10,22 +10,22 @@ from classify.evaluation.metrics import is_share
 
 
 def count(number: int, noun: str) -> str:
-    """Return e.g. "1 row", "1,200 rows"."""
+    """E.g. "1 row", "1,200 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def percent(share: float) -> str:
-    """Return e.g. "81.8 %", which no line is broken in."""
+    """E.g. "81.8 %", which no line is broken in."""
     return f"{100 * share:.1f}\u00a0%"
 
 
 def show(name: str, value: float) -> str:
-    """Return the value of a metric: shares in percent, others with three digits."""
+    """The value of a metric: shares in percent, others with three digits."""
     return percent(value) if is_share(name) else f"{value:.3f}"
 
 
 def show_range(name: str, ends: tuple[float, float]) -> str:
-    """Return the interval of a metric, e.g. "79.1 to 84.2 %"."""
+    """The interval of a metric, e.g. "79.1 to 84.2 %"."""
     low, high = ends
     return f"{100 * low:.1f} to {100 * high:.1f} %" if is_share(name) else f"{low:.3f} to {high:.3f}"
 
@@ -35,7 +35,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 
 @functools.cache
 def templates() -> Any:
-    """Return the environment of the templates; texts are escaped."""
+    """The environment of the templates; texts are escaped."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -51,5 +51,4 @@ def templates() -> Any:
 
 
 def _escape_markdown(text: object) -> str:
-    """Return a text as inert Markdown in one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))

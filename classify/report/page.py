@@ -27,7 +27,7 @@ def write_report(folder: Path) -> Path:
 
 
 def render(result: Result) -> str:
-    """Return the page of a result."""
+    """The page of a result."""
     parts = [(section, section.context(result)) for section in (SECTIONS[name] for name in result.task.sections)]
     return _render(
         "page.html",
@@ -40,7 +40,7 @@ def render(result: Result) -> str:
 
 
 def _describe_origin(result: Result) -> str:
-    """Return the table, the model and the day."""
+    """The table, the model and the day."""
     data, day = result.run["data"]["path"], ""
     if "date" in result.run:  # not in runs of earlier versions
         day = f"{datetime.fromisoformat(result.run['date']):, %-d %B %Y}"
@@ -50,7 +50,7 @@ def _describe_origin(result: Result) -> str:
 
 
 def _render(template: str, **values: Any) -> str:
-    """Return a page with the style and the script that its policy allows."""
+    """A page with the style and the script that its policy allows."""
     style, script = (str(templates().loader.get_source(templates(), name)[0]).strip() for name in _SOURCES)
     return str(
         templates()
@@ -70,5 +70,5 @@ _SOURCES = ("style.css", "page.js")
 
 
 def _policy_hash(text: str) -> str:
-    """Return the hash by which a Content-Security-Policy allows an inline style or script."""
+    """The hash by which a Content-Security-Policy allows an inline style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

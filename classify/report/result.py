@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.languages import UNKNOWN
+from classify.evaluation.automation import Threshold, find_threshold
 from classify.evaluation.metrics import display_name
 from classify.evaluation.multi_label_metrics import SCORED_ROWS
 from classify.evaluation.predictions_file import FOLD_COLUMN, read_predictions
@@ -26,7 +27,8 @@ from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
-# Maximum of folders to search for the previous run; share of common scored texts from which it is on the same rows.
+# Precisions for which a threshold is reported.
+PRECISIONS = (0.9, 0.95, 0.98, 0.99)
 
 
 @dataclass(frozen=True)
@@ -78,28 +80,37 @@ class Result:
 
     @property
     def is_training(self) -> bool:
-        """Return whether the folder is that of a training run."""
         return self.model == self.folder
 
     @property
     def trained_rows(self) -> int:
-        """Return how many rows there are, if the model was trained on all of them; else 0."""
+        """How many rows there are, if the model was trained on all of them; else 0."""
         return len(self.texts) if self.rows.trained is not None and self.rows.trained.all() else 0
 
     @property
     def language(self) -> str | None:
-        """Return the code of the language that most texts are in; None where they are mixed, or it is not known."""
+        """The code of the language that most texts are in; None where they are mixed, or it is not known."""
         shares = self.settings.get("languages", {}) if self.is_training else {}
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
+    @functools.cached_property
+    def thresholds(self) -> list[Threshold]:
+        """The thresholds of confidence for the `PRECISIONS` that can be reached."""
+        return self.find_thresholds(PRECISIONS)
+
+    def find_thresholds(self, precisions: Iterable[float]) -> list[Threshold]:
+        """The thresholds of confidence for those of the `precisions` that can be reached."""
+        rows = self.independent
+        confidence, right = self.probabilities.max(axis=1)[rows], (self.predicted == self.rows.targets)[rows]
+        found = (find_threshold(confidence, right, precision) for precision in precisions)
+        return [one for one in found if one is not None]
+
     @property
     def reads_pairs(self) -> bool:
-        """Return whether the model was trained on text pairs."""
         return trained_texts(self.settings).pair is not None
 
     @property
     def other_columns(self) -> dict[str, list[str]]:
-        """Return the columns of the table that are no text, label or prediction."""
         texts = trained_texts(self.metrics.get("texts", self.settings)).named
         labels = (*self.settings.get("label_columns", ()), self.metrics.get("label_column"))
         used = {*texts, *labels, *self.task.prediction_columns(), FOLD_COLUMN, COLUMN}
@@ -107,13 +118,12 @@ class Result:
 
     @functools.cached_property
     def training_scores(self) -> Mapping[str, Any]:
-        """Return the scores of the training run itself."""
         metrics = read_json(self.model / "metrics.json")
         return dict(metrics["test"] or metrics["eval"])
 
     @property
     def scores(self) -> Mapping[str, Any]:
-        """Return the metrics of the rows: of the test split, or validation where there is none."""
+        """The metrics of the rows: of the test split, or validation where there is none."""
         return self._of_rows(self._scores)
 
     @property
@@ -122,7 +132,7 @@ class Result:
         return scores
 
     def _of_rows(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an entry of metrics.json with the metrics of the rows that the model was not trained on."""
+        """An entry of metrics.json with the metrics of the rows that the model was not trained on."""
         return {**entry, **entry.get("unseen", {})}
 
     @property
@@ -131,28 +141,26 @@ class Result:
 
     @property
     def baseline(self) -> Mapping[str, Any] | None:
-        """Return the scores of the TF-IDF baseline, if it could be fitted."""
         return self.metrics["baseline"] and self._of_rows(self.metrics["baseline"])
 
     @functools.cached_property
     def independent(self) -> npt.NDArray[np.int64]:
-        """Return the rows that thresholds, tests and calibration go by; see `ScoredRows.independent`."""
+        """The rows that thresholds, tests and calibration go by; see `ScoredRows.independent`."""
         return self.rows.independent if not self.trained_rows else replace(self.rows, trained=None).independent
 
     @functools.cached_property
     def explanations(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return the explanations of rows by their number here; see `read_explanations`."""
+        """The explanations of rows by their number here; see `read_explanations`."""
         numbers = {place: number for number, place in enumerate(self.places.tolist())}
         return {numbers[row]: one for row, one in read_explanations(self.folder).items() if row in numbers}
 
     @property
     def folds(self) -> int:
-        """Return the number of folds of cross-validated scores, else 0."""
         return int(self.scores.get("folds", 0))
 
     @property
     def scored(self) -> str:
-        """Return how many rows were scored, and which, e.g. "200 test rows"."""
+        """How many rows were scored, and which, e.g. "200 test rows"."""
         rows = self.scores["rows"]
         chosen = ", on which the thresholds were chosen, too" if self.scores.get("thresholds") == SCORED_ROWS else ""
         if method := self.scores.get("method"):
@@ -163,14 +171,14 @@ class Result:
 
     @property
     def _left_out(self) -> str:
-        """Return in words that rows were trained on; "" where none was, or all."""
+        """In words that rows were trained on; "" where none was, or all."""
         if "unseen" not in self._scores:
             return ""
         seen = int(self._scores["rows"]) - int(self.scores["rows"])
         return f", without {count(seen, 'row')} whose text was trained on"
 
     def score_row(self, name: str) -> dict[str, Any]:
-        """Return a metric with its interval, beside the baseline's and that of the most frequent label."""
+        """A metric with its interval, beside the baseline's and that of the most frequent label."""
         return {
             "name": display_name(name),
             "value": self.scores[name],
@@ -181,17 +189,16 @@ class Result:
 
     @functools.cached_property
     def probabilities(self) -> npt.NDArray[np.float64]:
-        """Return (rows, outputs) the calibrated probabilities, or (rows, 1) scores."""
+        """(rows, outputs) the calibrated probabilities, or (rows, 1) scores."""
         return self.task.probabilities(self.rows.logits)
 
     @functools.cached_property
     def predicted(self) -> npt.NDArray[Any]:
-        """Return the predictions, in the form of the targets."""
         return self.task.decide(self.probabilities) if self.rows.predicted is None else self.rows.predicted
 
 
 def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """Return the lines of train_log.jsonl; the last one may be torn."""
+    """The lines of train_log.jsonl; the last one may be torn."""
     entries = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:

@@ -27,7 +27,7 @@ from classify.evaluation.slices import find_weak, list_slices
 from classify.evaluation.suspects_file import read_suspects
 from classify.report import charts
 from classify.report.result import Result
-from classify.report.verdict import find_steps, find_thresholds
+from classify.report.verdict import find_steps
 from classify.tables.roles import find_id_column
 from classify.training.table_report import describe_spread
 
@@ -193,7 +193,7 @@ def automation(result: Result) -> Mapping[str, Any]:
     """Show how many of the texts need no look at a required precision, in all and by class."""
     rows = result.independent
     confidence, predicted = result.probabilities.max(axis=1)[rows], result.predicted[rows]
-    right, thresholds = predicted == result.rows.targets[rows], find_thresholds(result)
+    right, thresholds = predicted == result.rows.targets[rows], result.thresholds
     advised = next((one for one in thresholds if one.precision == _ADVISED), thresholds[0] if thresholds else None)
     if result.trained_rows:  # too good to choose by
         advised = None
@@ -391,7 +391,7 @@ def usage(result: Result) -> Mapping[str, Any]:
 
 
 def _has_label(labels: Any, number: int) -> Any:
-    """Return (rows,) whether each row's targets or predictions have a label."""
+    """(rows,) whether each row's targets or predictions have a label."""
     return labels[:, number].astype(bool) if labels.ndim == 2 else labels == number
 
 
@@ -405,13 +405,13 @@ def _negate(interval: tuple[float, float]) -> tuple[float, float]:
 
 
 def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
-    """Return (bins,) mean confidence and share of right predictions, in bins of equal mass."""
+    """(bins,) mean confidence and share of right predictions, in bins of equal mass."""
     parts = equal_mass_bins(confidence, min(BINS, max(3, len(confidence) // _ROWS_PER_BIN)))
     return np.array([confidence[part].mean() for part in parts]), np.array([right[part].mean() for part in parts])
 
 
 def _describe_row(result: Result, row: int) -> dict[str, Any]:
-    """Return a row's text, target and prediction in words."""
+    """A row's text, target and prediction in words."""
     text, words = result.texts[row], result.task.format_target
     column = find_id_column(result.table)
     return {
@@ -423,7 +423,6 @@ def _describe_row(result: Result, row: int) -> dict[str, Any]:
 
 
 def _examples(result: Result, label: int, predicted: int) -> list[str]:
-    """Return texts of a confusion."""
     rows = np.flatnonzero((result.rows.targets == label) & (result.predicted == predicted))[:_EXAMPLES]
     return [_shorten(result.texts[row]) for row in rows.tolist()]
 

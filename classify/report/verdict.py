@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from classify.config.recipe import FOLD_TRAININGS
 from classify.console import format_seconds
 from classify.data.split_table import BY_SEED
 from classify.evaluation import suspects_file
-from classify.evaluation.automation import Threshold, find_threshold
+from classify.evaluation.automation import Threshold
 from classify.evaluation.learning_curve import Curve
 from classify.evaluation.metrics import ERRORS, display_name, is_share
 from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import SURE, show_p
 from classify.evaluation.suspects_file import read_suspects
 from classify.report.environment import count, percent, show, show_range
-from classify.report.result import Result
+from classify.report.result import PRECISIONS, Result
 
 _FEW = 200
 # Rows of a class from which it is called weak.
@@ -32,8 +31,6 @@ _LISTED, _NEARLY_ALL = 6, 0.95
 _LEAST_PRECISION = 50
 # How the flag of a note on typing errors among the labels begins.
 _MERGES = "--label-names "
-# Precisions for which a threshold is reported.
-PRECISIONS = (0.9, 0.95, 0.98, 0.99)
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Step:
 
 
 def sentences(result: Result) -> list[str]:
-    """Return the sentences."""
+    """The sentences."""
     found = [_purpose(result), _quality(result), *_guessing(result), _comparison(result)]
     if trained := result.trained_rows:
         return [*found, f"It was trained on {count(trained, 'row')} of these, so the scores are too high."]
@@ -78,7 +75,7 @@ def _quality(result: Result) -> str:
 
 
 def _of_100(share: float) -> str:
-    """Return a share of 100 cases, with a digit more where nearly all or none are right; never all if it is less."""
+    """A share of 100 cases, with a digit more where nearly all or none are right; never all if it is less."""
     if share in (0, 1) or 1 - _NEARLY_ALL < share < _NEARLY_ALL:
         return f"{100 * share:.0f}"
     return f"{min(max(100 * share, 0.1), 99.9):.1f}"
@@ -98,10 +95,10 @@ def _guessing(result: Result) -> list[str]:
 
 
 def usefulness(result: Result) -> list[str]:
-    """Return what part of the texts needs no look, where predictions have a confidence."""
+    """What part of the texts needs no look, where predictions have a confidence."""
     if not result.task.has_confidence:
         return []
-    found = find_thresholds(result)
+    found = result.thresholds
     if not found:
         none = f"no confidence reaches {100 * PRECISIONS[0]:.0f} % precision"
         if (best := _find_best(result)) is None:
@@ -119,17 +116,9 @@ def usefulness(result: Result) -> list[str]:
 
 
 def _find_best(result: Result) -> Threshold | None:
-    """Return the threshold of the highest precision below `PRECISIONS` that can be reached."""
+    """The threshold of the highest precision below `PRECISIONS` that can be reached."""
     lower = (least / 100 for least in range(round(100 * PRECISIONS[0]) - 1, _LEAST_PRECISION, -1))
-    return next(iter(find_thresholds(result, lower)), None)
-
-
-def find_thresholds(result: Result, precisions: Iterable[float] = PRECISIONS) -> list[Threshold]:
-    """Return the thresholds of confidence for the `precisions` that can be reached."""
-    rows = result.independent
-    confidence, right = result.probabilities.max(axis=1)[rows], (result.predicted == result.rows.targets)[rows]
-    found = (find_threshold(confidence, right, precision) for precision in precisions)
-    return [one for one in found if one is not None]
+    return next(iter(result.find_thresholds(lower)), None)
 
 
 def _comparison(result: Result) -> str:
@@ -156,7 +145,7 @@ def _comparison(result: Result) -> str:
 
 
 def _can_be_folded(result: Result) -> bool:
-    """Return whether the rows of one table were divided by seed, so that all could be scored."""
+    """Whether the rows of one table were divided by seed, so that all could be scored."""
     by_seed = any(one["what"] == "split" and one["flag"] == BY_SEED for one in result.run["guesses"])
     return result.is_training and by_seed and result.run["config"]["data"]["test_data"] is None
 
@@ -166,7 +155,7 @@ def _is_fast(result: Result) -> bool:
 
 
 def find_steps(result: Result) -> list[Step]:
-    """Return what is most worth doing next, at most three steps, the first ones first."""
+    """What is most worth doing next, at most three steps, the first ones first."""
     if result.run.get("parts"):  # no command has these parts
         return []
     steps, folder = [], shlex.quote(str(result.model))

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine's own."""
+    """Whether a host name or address is this machine's own."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     return host == "localhost"

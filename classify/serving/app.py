@@ -245,12 +245,12 @@ def make_app(
 
     @app.get("/metrics", dependencies=secured, response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Return the counters, in Prometheus's format."""
+        """The counters, in Prometheus's format."""
         return Response(generate_latest(counted.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> HTMLResponse:
-        """Return a page to type a text into."""
+        """A page to type a text into."""
         content = (resources.files("classify.serving") / "page.html").read_text(encoding="utf-8")
         return HTMLResponse(content, headers={"Content-Security-Policy": _POLICY})
 
@@ -258,7 +258,7 @@ def make_app(
 
 
 def _refuse_foreign(request: Request) -> Response | None:
-    """Return the refusal of a request that another site's page may have sent through a browser of this machine."""
+    """The refusal of a request that another site's page may have sent through a browser of this machine."""
     if not is_loopback(request.url.hostname or ""):
         return JSONResponse({"detail": "without a token, the server answers to localhost alone"}, 403)
     if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
@@ -267,7 +267,7 @@ def _refuse_foreign(request: Request) -> Response | None:
 
 
 async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:
-    """Return a request's texts. Raises HTTPException with one line."""
+    """A request's texts. Raises HTTPException with one line."""
     body, size = bytearray(), 0
     try:
         async with asyncio.timeout(MOST_SECONDS):
@@ -298,7 +298,7 @@ async def _queue(answer: Any) -> Any:
 
 
 def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
-    """Return the predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
+    """The predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
     task, answers = predictor.task, list[Prediction]()
     probabilities, in_scope = predictor.split_outputs(rows)
     values = predictor.answers(probabilities, in_scope)

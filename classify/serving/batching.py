@@ -51,7 +51,7 @@ class Batcher:
         self.is_computing = False
 
     async def predict(self, texts: Sequence[Any]) -> Rows:
-        """Return the probabilities of texts. Raises QueueFullError at once where too many rows wait."""
+        """The probabilities of texts. Raises QueueFullError at once where too many rows wait."""
         self._check_room(len(texts))
         request = _Request(texts, asyncio.get_running_loop().create_future())
         self._queue.append(request)
@@ -117,5 +117,4 @@ class Batcher:
 
 
 def _split(rows: Rows, batch: Sequence[_Request]) -> list[Rows]:
-    """Return each request's part of a batch's rows."""
     return np.split(rows, np.cumsum([len(request.texts) for request in batch])[:-1])

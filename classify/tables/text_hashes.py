@@ -24,7 +24,7 @@ def normalize_text(text: str) -> str:
 
 
 def text_hashes(texts: Iterable[str]) -> TextHashes:
-    """Return (texts,) hashes, equal for duplicates: the first eight bytes of a SHA-256."""
+    """(texts,) hashes, equal for duplicates: the first eight bytes of a SHA-256."""
     digests = (
         hashlib.sha256(normalize_text(text).encode("utf-8", "surrogatepass")).digest()[:_BYTES] for text in texts
     )
@@ -36,7 +36,7 @@ EMPTY = text_hashes([""])[0]
 
 
 def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return (groups,) the first row of each group of duplicates, ascending, and (rows,) the group of each row."""
+    """(groups,) the first row of each group of duplicates, ascending, and (rows,) the group of each row."""
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(len(order), dtype=np.int64)
@@ -45,7 +45,7 @@ def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.ND
 
 
 def join_pairs(ones: npt.NDArray[np.int64], others: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Return (count,) a group number each, shared by those that are a pair, directly or through others."""
+    """(count,) a group number each, shared by those that are a pair, directly or through others."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -54,5 +54,5 @@ def join_pairs(ones: npt.NDArray[np.int64], others: npt.NDArray[np.int64], count
 
 
 def find_overlap(hashes: TextHashes, *others: TextHashes) -> list[list[int]]:
-    """Return for each of `others` the indices of its texts that also occur in `hashes`."""
+    """For each of `others` the indices of its texts that also occur in `hashes`."""
     return [np.flatnonzero(np.isin(candidates, hashes)).tolist() for candidates in others]

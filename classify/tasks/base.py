@@ -36,18 +36,18 @@ class Loss(ABC):
 
     @abstractmethod
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the weighted sum of the losses of n rows; logits (n, outputs)."""
+        """The weighted sum of the losses of n rows; logits (n, outputs)."""
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
-        """Return what the logits of n rows, none of them padding, should come to."""
+        """What the logits of n rows, none of them padding, should come to."""
         return targets
 
     def weight_sum(self, targets: Array) -> float:
-        """Return the sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
+        """The sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
         return float(len(targets))
 
     def by_chance(self, targets: Array, outputs: int) -> float:
-        """Return the mean loss of outputs that are 0 for all texts, on at most 10,000 of the targets."""
+        """The mean loss of outputs that are 0 for all texts, on at most 10,000 of the targets."""
         import torch
 
         some = targets[:: -(-len(targets) // _CHANCE_ROWS)]
@@ -87,29 +87,29 @@ class Task(LabelEncoder):
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Return the task of a trained model, from its classify.json."""
+        """The task of a trained model, from its classify.json."""
         return cls(labels)
 
     def for_table(self, table: Table, column: str) -> Self:
-        """Return the trained task as it reads the labels of a further table, which may be written differently."""
+        """The trained task as it reads the labels of a further table, which may be written differently."""
         return self
 
     @abstractmethod
     def describe(self) -> str:
-        """Return what a model of the task does with a text, e.g. "assigns one of 8 classes to a text"."""
+        """What a model of the task does with a text, e.g. "assigns one of 8 classes to a text"."""
 
     def with_thresholds(self, given: Mapping[str, float]) -> Self:
-        """Return the task with other thresholds of some labels. Raises InputError where it has none."""
+        """The task with other thresholds of some labels. Raises InputError where it has none."""
         if given:
             raise InputError("--threshold: the model predicts no sets of labels; see --min-confidence.")
         return self
 
     def settings(self) -> dict[str, Any]:
-        """Return what prediction needs to know, for classify.json."""
+        """What prediction needs to know, for classify.json."""
         return {}
 
     def finalize(self, logits: Array, targets: Array) -> Self:
-        """Return a task that is ready to predict, from validation logits (rows, outputs) after `rescale`."""
+        """A task that is ready to predict, from validation logits (rows, outputs) after `rescale`."""
         return self
 
     def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
@@ -123,34 +123,34 @@ class Task(LabelEncoder):
         self.file_weights(config)
 
     def file_weights(self, config: TrainingConfig) -> Weights:
-        """Return the weights in the file of --class-weights, if any; read once, since it may change during a run."""
+        """The weights in the file of --class-weights, if any; read once, since it may change during a run."""
         name = config.class_weights
         if name not in self._file_weights:
             self._file_weights[name] = read_class_weights(name, self.labels)
         return self._file_weights[name]
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
-        """Return a training text with the name of each class; () where names are not words."""
+        """A training text with the name of each class; () where names are not words."""
         return ()
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return the loss for training on these targets."""
+        """The loss for training on these targets."""
 
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
-        """Return the weight of each output's label under --class-weights for these targets; None: all weigh 1."""
+        """The weight of each output's label under --class-weights for these targets; None: all weigh 1."""
         return None
 
     @abstractmethod
     def trained_penalty(self, *, is_final: bool) -> float:
-        """Return the regularization for features of an encoder that was trained on the same targets.
+        """The regularization for features of an encoder that was trained on the same targets.
 
         `is_final`: no epochs follow. Cross-validation on such features would choose too little.
         """
 
     @abstractmethod
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """Return the regularization that cross-validation chooses for an output layer on features (rows, width)."""
+        """The regularization that cross-validation chooses for an output layer on features (rows, width)."""
 
     @abstractmethod
     def fit_head(
@@ -166,16 +166,16 @@ class Task(LabelEncoder):
 
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Return the probability of each output from logits (rows, outputs)."""
+        """The probability of each output from logits (rows, outputs)."""
 
     @abstractmethod
     def decide(self, probabilities: npt.NDArray[np.float64]) -> Array:
-        """Return the predictions in the form of `encode`."""
+        """The predictions in the form of `encode`."""
 
     def decide_out_of_fold(
         self, probabilities: npt.NDArray[np.float64], targets: Array, folds: npt.NDArray[np.int64]
     ) -> Array:
-        """Return the predictions of rows from the models of `folds` (rows,), each without a choice on its own fold."""
+        """The predictions of rows from the models of `folds` (rows,), each without a choice on its own fold."""
         return self.decide(probabilities)
 
     @abstractmethod
@@ -203,7 +203,7 @@ class Task(LabelEncoder):
 
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the score (rows,) of each prediction in the form of `encode`; larger is better."""
+        """The score (rows,) of each prediction in the form of `encode`; larger is better."""
 
     def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects | None:
         """Find labels that are probably wrong, from out-of-fold probabilities; None where that is not defined."""
@@ -211,7 +211,7 @@ class Task(LabelEncoder):
 
     @abstractmethod
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """Return the similarity (n, n) of the labels of each two rows, 0 to 1: the target of the contrastive loss."""
+        """The similarity (n, n) of the labels of each two rows, 0 to 1: the target of the contrastive loss."""
 
     @abstractmethod
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
@@ -221,7 +221,7 @@ class Task(LabelEncoder):
         """
 
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any] | None:
-        """Return the scores of the probabilities of logits (rows, outputs), if any; `seed` is that of an interval."""
+        """The scores of the probabilities of logits (rows, outputs), if any; `seed` is that of an interval."""
         return None
 
     @abstractmethod
@@ -230,7 +230,7 @@ class Task(LabelEncoder):
 
     @abstractmethod
     def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        """Return the baseline's model for these training targets."""
+        """The baseline's model for these training targets."""
 
     def baseline(
         self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
@@ -240,7 +240,7 @@ class Task(LabelEncoder):
         return fit_baseline(model, train_texts, train_targets, stratify_by, texts, targets, seed, self.metrics)
 
     def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
-        """Return how badly each row's target fits its prediction (rows,), lower is better. With `set_columns` only."""
+        """How badly each row's target fits its prediction (rows,), lower is better. With `set_columns` only."""
         raise NotImplementedError
 
     def set_fields(
@@ -250,12 +250,12 @@ class Task(LabelEncoder):
         raise NotImplementedError
 
     def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return how certain each prediction is (rows,), for `suggest`. Only where `has_labels`."""
+        """How certain each prediction is (rows,), for `suggest`. Only where `has_labels`."""
         raise NotImplementedError
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:
-        """Return the names of the columns that predictions append to the table."""
+        """The names of the columns that predictions append to the table."""
 
     @abstractmethod
     def prediction_fields(

@@ -41,7 +41,7 @@ def standardize(
 def fit_standardized(
     features: npt.NDArray[np.float32], solve: Callable[[npt.NDArray[np.float32]], _Solution]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return the weights (outputs, width) and biases (outputs,) that `solve` finds for standardized features.
+    """The weights (outputs, width) and biases (outputs,) that `solve` finds for standardized features.
 
     `features` are (rows, width).
     """
@@ -66,7 +66,7 @@ def send_weights(weights: npt.NDArray[np.float32] | None, device: torch.device) 
 
 
 def read_class_weights(setting: str, labels: Sequence[str]) -> npt.NDArray[np.float32] | None:
-    """Return the weight of each label by its name in JSON, or in a file of it; None where the setting is neither.
+    """The weight of each label by its name in JSON, or in a file of it; None where the setting is neither.
 
     Raises InputError where it is not an object with a positive number for each label and no others.
     """

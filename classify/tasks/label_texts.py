@@ -11,7 +11,7 @@ _ENGLISH = "this is about {}"
 
 
 def label_texts(labels: Sequence[str], *, is_english: bool) -> tuple[str, ...]:
-    """Return a text for each label, in order; none where some label is a number, a code or an abbreviation."""
+    """A text for each label, in order; none where some label is a number, a code or an abbreviation."""
     names = [_words(label) for label in labels]
     if not all(map(_is_of_words, names)):
         return ()
@@ -19,7 +19,7 @@ def label_texts(labels: Sequence[str], *, is_english: bool) -> tuple[str, ...]:
 
 
 def _words(label: str) -> str:
-    """Return a label with spaces between its words: of snake_case, kebab-case and CamelCase, too."""
+    """A label with spaces between its words: of snake_case, kebab-case and CamelCase, too."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", re.sub(r"[_\-]+", " ", label))
     return " ".join(apart.split())
 

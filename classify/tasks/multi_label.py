@@ -135,7 +135,7 @@ class MultiLabel(Task):
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Return the task with the thresholds of a trained model. Raises InputError if they are of other labels."""
+        """The task with the thresholds of a trained model. Raises InputError if they are of other labels."""
         stored = settings.get("thresholds", {})
         if unknown := sorted(set(stored) - set(labels)):
             raise InputError(
@@ -165,7 +165,7 @@ class MultiLabel(Task):
         )
 
     def with_thresholds(self, given: Mapping[str, float]) -> Self:
-        """Return the task with other thresholds of some labels. Raises InputError for a label that it lacks."""
+        """The task with other thresholds of some labels. Raises InputError for a label that it lacks."""
         if unknown := [label for label in given if label not in self.labels]:
             listed = list_some(self.labels, show=repr)
             raise InputError(f"--threshold {unknown[0]}: the model has no such label; it has: {listed}.")
@@ -175,7 +175,7 @@ class MultiLabel(Task):
         )
 
     def for_table(self, table: Table, column: str) -> Self:
-        """Return the task with the separator of the table's cells, or of several label columns."""
+        """The task with the separator of the table's cells, or of several label columns."""
         counts = [
             part for cell in value_counts(table, column) for sign in SEPARATORS for part in split_cell(cell, sign)
         ]
@@ -198,7 +198,7 @@ class MultiLabel(Task):
         return findings
 
     def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        """Return whether the labels of rows with these cells are known.
+        """Whether the labels of rows with these cells are known.
 
         An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
         So is an empty list.
@@ -236,7 +236,7 @@ class MultiLabel(Task):
         )
 
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
-        """Return the weights of the rows that have each label, next to 1 for the others."""
+        """The weights of the rows that have each label, next to 1 for the others."""
         if config.class_weights != BALANCED:
             return self.file_weights(config)
         counts = targets.sum(axis=0, dtype=np.int64)
@@ -246,7 +246,7 @@ class MultiLabel(Task):
         return TRAINED_ENCODER_C
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """Return the C of the logistic regressions."""
+        """The C of the logistic regressions."""
         return _choose_c(standardize(features)[0], targets, class_weights)
 
     def fit_head(
@@ -295,24 +295,24 @@ class MultiLabel(Task):
         return scores
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
-        """Return a column for each of `labels`, 0 for labels that this task does not know."""
+        """A column for each of `labels`, 0 for labels that this task does not know."""
         renumbered = np.zeros((len(values), len(labels)), dtype=np.uint8)
         renumbered[:, [labels.index(label) for label in self.labels]] = values
         return renumbered
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the Jaccard index of each row's labels, 1 where both are none."""
+        """The Jaccard index of each row's labels, 1 where both are none."""
         return multi_label_metrics.jaccard(predicted, targets)
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """Return the share of common labels (Jaccard); 1 for two rows without any."""
+        """The share of common labels (Jaccard); 1 for two rows without any."""
         both = targets.astype(np.float32) @ targets.T.astype(np.float32)
         sizes = targets.sum(axis=1, dtype=np.float32)
         either = sizes[:, None] + sizes[None, :] - both
         return np.where(either > 0, both / np.maximum(either, 1), 1.0).astype(np.float32)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Return a scale and a shift for each label."""
+        """A scale and a shift for each label."""
         if not calibrate:
             return None
         fitted = [fit_scale_and_shift(logits[:, number], targets[:, number]) for number in range(len(self.labels))]
@@ -335,7 +335,7 @@ class MultiLabel(Task):
         return LinearModel(LOGREG, multi_label_metrics.ThresholdedRegression(seed), len(self.labels))
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return each row's rarest label, and one more number for rows without any."""
+        """Each row's rarest label, and one more number for rows without any."""
         counts = targets.sum(axis=0, dtype=np.int64)
         rarity = np.where(targets > 0, counts, np.iinfo(np.int64).max)
         return np.where(targets.any(axis=1), rarity.argmin(axis=1), len(self.labels))
@@ -350,7 +350,7 @@ class MultiLabel(Task):
         return JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
 
     def summary(self, targets: Array) -> str:
-        """Return the labels, most frequent first, with their rows."""
+        """The labels, most frequent first, with their rows."""
         counts, none = self.label_counts(targets), int((~targets.any(axis=1)).sum())
         return (
             f"labels: {len(counts)}, {counts.sum() / max(1, len(targets)):.2f} per row, none in {none} rows: "
@@ -361,7 +361,7 @@ class MultiLabel(Task):
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
     def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the smallest distance of a label's log odds from those of its threshold."""
+        """The smallest distance of a label's log odds from those of its threshold."""
         from scipy.special import logit
 
         odds, limits = (logit(values.clip(_LEAST, 1 - _LEAST)) for values in (probabilities, self.thresholds))
@@ -392,7 +392,7 @@ class BinaryCrossEntropy(Loss):
     gamma: float = 0.0
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the sum over rows; logits and targets (n, labels)."""
+        """The sum over rows; logits and targets (n, labels)."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         counted = targets[:, :1] != _NO_ROW
@@ -467,7 +467,7 @@ def _row_weights(targets: Array, number: int, class_weights: Weights) -> Weights
 
 
 def _choose_c(standard: npt.NDArray[np.float32], targets: Array, class_weights: Weights) -> float:
-    """Return the mean C, of its logarithm, of the most balanced labels on standardized features (rows, width)."""
+    """The mean C, of its logarithm, of the most balanced labels on standardized features (rows, width)."""
     counts = targets.sum(axis=0, dtype=np.int64)
     balance = np.minimum(counts, len(targets) - counts)
     frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]

@@ -22,7 +22,7 @@ _BY_NAME: dict[str, type[Task]] = {task.name: task for task in TASKS.values()}
 
 
 def recognize(tables: InputTables) -> Task:
-    """Return the task of these labels: the one that --task names, or by their content.
+    """The task of these labels: the one that --task names, or by their content.
 
     Raises InputError where the labels do not fit.
     """
@@ -55,7 +55,7 @@ def recognize(tables: InputTables) -> Task:
 
 
 def trained_task(folder: str) -> Task:
-    """Return the task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
+    """The task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
     settings = read_settings(folder)
     if settings["task"] not in _BY_NAME:
         raise InputError(
@@ -71,10 +71,10 @@ def trained_task(folder: str) -> Task:
 
 
 def task_of(name: str, labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    """Return a task by its name, its labels and what it keeps for prediction."""
+    """A task by its name, its labels and what it keeps for prediction."""
     return _BY_NAME[name].from_settings(labels, settings)
 
 
 def primary_metric(name: str) -> str | None:
-    """Return the metric that compares models of a task, by the name in metrics.json; None for unknown tasks."""
+    """The metric that compares models of a task, by the name in metrics.json; None for unknown tasks."""
     return _BY_NAME[name].primary if name in _BY_NAME else None

@@ -110,7 +110,7 @@ class Regression(Task):
         return {"unit": self.unit, **({} if self._unlabelled is None else {"unlabelled_value": self._unlabelled})}
 
     def finalize(self, logits: Array, targets: Array) -> Self:
-        """Return the task of a model whose output layer was rescaled to the targets."""
+        """The task of a model whose output layer was rescaled to the targets."""
         return type(self)(self.labels, 0.0, 1.0, self.unit, self._unlabelled)
 
     def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
@@ -165,14 +165,14 @@ class Regression(Task):
         return targets[numbers]
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return the squared error of standardized targets."""
+        """The squared error of standardized targets."""
         return SquaredError(self.center, self.scale)
 
     def trained_penalty(self, *, is_final: bool) -> float:
         return _TRAINED_ENCODER_ALPHA
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """Return the alpha of a ridge regression."""
+        """The alpha of a ridge regression."""
         return float(self._fit_ridge(standardize(features)[0], targets, _ALPHAS).alpha_)
 
     def _fit_ridge(self, standard: npt.NDArray[np.float32], targets: Array, alphas: Sequence[float]) -> Any:
@@ -193,11 +193,11 @@ class Regression(Task):
         return fit_standardized(features, solve)
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """Return the scores (rows, 1)."""
+        """The scores (rows, 1)."""
         return logits.astype(np.float64) * self.scale + self.center
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the scores (rows,)."""
+        """The scores (rows,)."""
         return probabilities[:, 0]
 
     def values(self, predicted: Array) -> list[float]:
@@ -216,7 +216,7 @@ class Regression(Task):
         return Scores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the negative absolute error."""
+        """The negative absolute error."""
         return -np.abs(predicted.astype(np.float64) - targets)
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
@@ -233,7 +233,7 @@ class Regression(Task):
             head.bias = torch.nn.Parameter((head.bias - self.center) / self.scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Return the scale and shift from standardized targets to targets."""
+        """The scale and shift from standardized targets to targets."""
         return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
 
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
@@ -247,7 +247,7 @@ class Regression(Task):
         return LinearModel(RIDGE, Ridge(alpha=1.0, solver="sag", random_state=seed), outputs=1)
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return the fifth of the sorted targets that each row is in."""
+        """The fifth of the sorted targets that each row is in."""
         cuts = np.unique(np.quantile(targets, np.arange(1, _STRATA) / _STRATA)) if len(targets) else np.empty(0)
         return np.searchsorted(cuts, targets, side="right").astype(np.int64)
 
@@ -261,7 +261,7 @@ class Regression(Task):
         return f"{target:g}"
 
     def summary(self, targets: Array) -> str:
-        """Return the range and quartiles."""
+        """The range and quartiles."""
         low, first, middle, third, high = np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]).tolist()
         return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
 
@@ -269,7 +269,7 @@ class Regression(Task):
         return ["predicted_score"]
 
     def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
-        """Return the absolute errors."""
+        """The absolute errors."""
         return np.asarray(np.abs(probabilities[:, 0] - targets), dtype=np.float64)
 
     def set_fields(
@@ -296,7 +296,7 @@ class SquaredError(Loss):
     scale: float
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
+        """The sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
         errors = (logits[:, 0].float() - self.aims(targets)) ** 2
         return errors.where(~targets.isnan(), 0.0).sum()
 
@@ -306,7 +306,7 @@ class SquaredError(Loss):
 
 
 def _is_same(cell: str, value: str | None) -> bool:
-    """Return whether a cell is a value, or the same number: programs write -1 as -1.0."""
+    """Whether a cell is a value, or the same number: programs write -1 as -1.0."""
     if value is None or cell == value:
         return cell == value
     number = parse_number(cell)

@@ -102,7 +102,7 @@ class SingleLabel(Task):
 
     @classmethod
     def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Return the task of a trained model, with the spelling of its labels."""
+        """The task of a trained model, with the spelling of its labels."""
         return cls(labels, ClassNames.from_settings(settings))
 
     def describe(self) -> str:
@@ -112,7 +112,7 @@ class SingleLabel(Task):
         return self._classes.as_settings()
 
     def for_table(self, table: Table, column: str) -> Self:
-        """Return the task with labels that differ from a class in case, spaces or Unicode form alone."""
+        """The task with labels that differ from a class in case, spaces or Unicode form alone."""
         return type(self)(self.labels, self._classes.spell(value_counts(table, column), self.labels))
 
     def findings(self) -> list[Finding]:
@@ -135,7 +135,7 @@ class SingleLabel(Task):
         return np.array(list(map(self._classes.is_outside, values)), dtype=bool)[numbers]
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
-        """Return (rows,) class numbers, -1 for a row without a label."""
+        """(rows,) class numbers, -1 for a row without a label."""
         if not table.has_column(column):
             return np.full(len(table), -1)
         index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(self.labels)}
@@ -149,7 +149,7 @@ class SingleLabel(Task):
         return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
     def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
-        """Return a text for each class, where all names are words."""
+        """A text for each class, where all names are words."""
         return label_texts(self.labels, is_english=is_english)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
@@ -168,7 +168,7 @@ class SingleLabel(Task):
         return min(_C_VALUES[-1], TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """Return the C of a logistic regression."""
+        """The C of a logistic regression."""
         return choose_c(standardize(features)[0], targets, _row_weights(class_weights, targets))
 
     def fit_head(
@@ -181,7 +181,7 @@ class SingleLabel(Task):
         return softmax(logits)
 
     def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Return the most probable class; the first one on ties."""
+        """The most probable class; the first one on ties."""
         return probabilities.argmax(axis=1)
 
     def values(self, predicted: Array) -> list[str]:
@@ -213,7 +213,7 @@ class SingleLabel(Task):
         return (targets[:, None] == targets[None, :]).astype(np.float32)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Return one temperature for all classes, as scale and shift."""
+        """One temperature for all classes, as scale and shift."""
         if not calibrate:
             return None
         scale = 1 / fit_temperature(logits, targets)
@@ -234,7 +234,7 @@ class SingleLabel(Task):
         return LinearModel(LOGREG, LogisticRegression(C=10), len(np.unique(targets)))
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """Return the class indices."""
+        """The class indices."""
         return targets
 
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
@@ -247,7 +247,7 @@ class SingleLabel(Task):
         return self.labels[int(target)]
 
     def summary(self, targets: Array) -> str:
-        """Return the classes, largest first, with their rows."""
+        """The classes, largest first, with their rows."""
         counts = self.label_counts(targets)
         ratio = counts.max() / max(1, counts.min())
         return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
@@ -265,7 +265,7 @@ class SingleLabel(Task):
             yield [JOIN.join(self.labels[number] for number in order[:count])]
 
     def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the margins between the two most probable classes."""
+        """The margins between the two most probable classes."""
         second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
         return np.asarray(first - second)
 
@@ -298,7 +298,7 @@ class CrossEntropy(Loss):
     gamma: float = 0.0
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the weighted sum of the losses; logits (n, classes), class indices (n,)."""
+        """The weighted sum of the losses; logits (n, classes), class indices (n,)."""
         from torch.nn.functional import cross_entropy
 
         logits, smoothing = logits.float(), self.label_smoothing
@@ -310,12 +310,12 @@ class CrossEntropy(Loss):
         return (losses * (1 - right) ** self.gamma).sum()
 
     def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
-        """Return the sum of the row weights: the number of rows if classes are not weighted."""
+        """The sum of the row weights: the number of rows if classes are not weighted."""
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
 
 def _may_be_scores(labels: Sequence[str]) -> bool:
-    """Return whether labels are three or more numbers, but not codes such as 0123 or the usual indices 0, 1, 2, ..."""
+    """Whether labels are three or more numbers, but not codes such as 0123 or the usual indices 0, 1, 2, ..."""
     if any(len(label) > 1 and label[0] == "0" and label.isdigit() for label in labels):
         return False
     numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
@@ -323,7 +323,7 @@ def _may_be_scores(labels: Sequence[str]) -> bool:
 
 
 def _are_indices(numbers: Sequence[float] | npt.NDArray[np.float64]) -> bool:
-    """Return whether sorted numbers are 0, 1, 2, ...: usually class indices, but 0 to 10 is a scale (NPS)."""
+    """Whether sorted numbers are 0, 1, 2, ...: usually class indices, but 0 to 10 is a scale (NPS)."""
     return len(numbers) != _NPS_SCORES and list(numbers) == list(range(len(numbers)))
 
 
@@ -380,7 +380,7 @@ def fit_logistic_head(
 
 
 def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: Weights = None) -> float:
-    """Return the C with the lowest log loss in cross-validation on standardized features (rows, width).
+    """The C with the lowest log loss in cross-validation on standardized features (rows, width).
 
     Each fold goes from strong to weak regularization with a warm start, so the search costs little more than one fit.
     """

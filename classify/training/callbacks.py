@@ -75,7 +75,7 @@ class Evaluate(Callback):
         self._noted = True
 
     def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
-        """Return the validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""
+        """The validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""
         logits = self.logits.get(step) if reuse else None
         return logits if logits is not None else self.context.compute_logits(self.context.splits.validation)
 
@@ -109,7 +109,7 @@ class Checkpointer(Callback):
         self._saved_at, self._cost = time.monotonic(), 0.0
 
     def is_due(self) -> bool:
-        """Return whether --save-minutes have passed, or more, so that saving stays cheap."""
+        """Whether --save-minutes have passed, or more, so that saving stays cheap."""
         seconds = 60 * self.context.config.training.save_minutes
         return seconds > 0 and time.monotonic() - self._saved_at > max(seconds, self._cost / _SAVING_SHARE)
 
@@ -196,7 +196,7 @@ class GivenCallbacks(Callback):
                 callback.on_save(state, self.context.output.checkpoints / checkpoint.folder_name(progress.step))
 
     def end_requested(self) -> bool:
-        """Return whether a callback of this process wants to end the training."""
+        """Whether a callback of this process wants to end the training."""
         return self._end_requested
 
     def end(self) -> None:
@@ -206,7 +206,7 @@ class GivenCallbacks(Callback):
 
 
 def describe_collapse(epoch: float) -> str:
-    """Return what a collapsed training is, in words."""
+    """What a collapsed training is, in words."""
     return f"training has collapsed by epoch {epoch:.4g}: all validation texts get the same output"
 
 

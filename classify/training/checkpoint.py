@@ -61,7 +61,7 @@ class Checkpoint:
 
     @property
     def progress(self) -> Progress:
-        """Return the progress of training, a copy. Raises TypeError where an unknown version wrote it."""
+        """The progress of training, a copy. Raises TypeError where an unknown version wrote it."""
         return Progress(**self.state["progress"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
@@ -124,7 +124,7 @@ def _remove(path: Path) -> None:
 
 
 def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint that verifies, and a line for each newer one that does not.
+    """The newest checkpoint that verifies, and a line for each newer one that does not.
 
     None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
     """
@@ -145,7 +145,7 @@ def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def list_finished(folder: Path) -> list[Path]:
-    """Return the checkpoints that were written to their end, oldest first, without verifying them."""
+    """The checkpoints that were written to their end, oldest first, without verifying them."""
     return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
 
 
@@ -178,7 +178,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _entries(folder: Path) -> list[tuple[int, Path]]:
-    """Return (step, path) of everything named like a checkpoint, oldest first."""
+    """(step, path) of everything named like a checkpoint, oldest first."""
     if not folder.is_dir():
         return []
     entries = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]

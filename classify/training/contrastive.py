@@ -188,7 +188,7 @@ class ContrastiveTrainer:
         return True
 
     def _on_all_ranks(self, compute: Callable[[], T]) -> T | None:
-        """Return the result of a computation; None where memory ran out on any rank. A collective.
+        """The result of a computation; None where memory ran out on any rank. A collective.
 
         Where the computation itself waits for other ranks an error ends the run.
         """
@@ -218,7 +218,7 @@ def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.G
 
 
 def contrastive_loss(features: torch.Tensor, similarity: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared error of each pair's cosine, which should be the similarity of their labels.
+    """The mean squared error of each pair's cosine, which should be the similarity of their labels.
 
     features (n, width), similarity (n, n). Pairs with and without any similarity weigh the same; a kind that does not
     occur does not count.

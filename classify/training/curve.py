@@ -26,7 +26,7 @@ _SHARES, _FEW, _FEWEST = (0.1, 0.25, 0.5), 1_000, 16
 
 
 def plan_sizes(folder: Path, preset: str, draws: int | None) -> list[tuple[int, int]]:
-    """Return (rows, draw) of each training. Raises InputError where the run has too few rows."""
+    """(rows, draw) of each training. Raises InputError where the run has too few rows."""
     labels, (rows, trained_with) = trained_task(str(folder)).labels, read_run(folder)
     fewest = max(_FEWEST, 2 * len(labels))
     sizes = [size for share in _SHARES if (size := round(share * rows)) >= fewest]
@@ -86,7 +86,7 @@ def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, An
 
 
 def read_run(folder: Path) -> tuple[int, str]:
-    """Return the number of training rows of a run, and its preset.
+    """The number of training rows of a run, and its preset.
 
     Raises InputError for a run with parts from Python, which only Python can give again, and for one that started from
     a run with some of its texts, whose weights would know them before the first step.

@@ -91,7 +91,6 @@ def finish(
 
 
 def _predict(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:
-    """Return the predictions of a split, in the form of the targets."""
     probabilities, folds = task.probabilities(logits), context.splits.folds
     if folds is not None and split is context.splits.train:
         return task.decide_out_of_fold(probabilities, split.targets, folds)
@@ -131,7 +130,7 @@ def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *
 def _describe_calibration(
     context: TrainingContext, rescaling: Rescaling, before: Logits, after: Logits
 ) -> dict[str, Any] | None:
-    """Return the entry of metrics.json: the rescaling, and the probabilities' scores before and after it; print them.
+    """The entry of metrics.json: the rescaling, and the probabilities' scores before and after it; print them.
 
     None for tasks without probabilities.
     """
@@ -210,7 +209,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
 
 
 def _find_seen(context: TrainingContext) -> npt.NDArray[np.bool_]:
-    """Return (rows,) whether the text of each scored row is in the training split, too; never of folds."""
+    """(rows,) whether the text of each scored row is in the training split, too; never of folds."""
     splits = context.splits
     seen = np.zeros(len(splits.scored), dtype=bool)
     if splits.scored is not splits.train:

@@ -35,7 +35,7 @@ Logits = npt.NDArray[np.float32]
 
 
 def cross_validate(context: TrainingContext) -> Logits:
-    """Return the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
+    """The out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
 
     Finished folds are kept in the output folder, where a resumed run finds them. The model's weights are restored at
     the end. A collective.
@@ -74,14 +74,14 @@ def cross_validate(context: TrainingContext) -> Logits:
 
 
 def _is_small_probe(context: TrainingContext) -> bool:
-    """Return whether the run is a probe on the model as it is, of no more rows than memory holds features of."""
+    """Whether the run is a probe on the model as it is, of no more rows than memory holds features of."""
     is_probe = context.config.model.head == "probe"
     limit = linear_probe.row_limit(len(context.inputs.task.labels), is_final=True)
     return is_probe and not context.config.training.trains_encoder and len(context.splits.train) <= limit
 
 
 def _cross_validate_probe(context: TrainingContext) -> Logits:
-    """Return the out-of-fold logits of a run that trains the output layer alone. A collective."""
+    """The out-of-fold logits of a run that trains the output layer alone. A collective."""
     split, folds, begin = context.splits.train, context.splits.folds, time.perf_counter()
     assert folds is not None
     context.strategy.setup()
@@ -131,7 +131,6 @@ def _path(context: TrainingContext, number: int) -> Path:
 
 
 def _identity(context: TrainingContext) -> str:
-    """Return a hash of everything that a fold's logits depend on."""
     settings = context.settings
     learning = {name: settings[name] for name in fields_that_affect("start", "later steps")}
     values = json.dumps({**context.identity, **learning}, sort_keys=True, default=str)
@@ -139,7 +138,7 @@ def _identity(context: TrainingContext) -> str:
 
 
 def _load(context: TrainingContext, number: int) -> Logits | None:
-    """Return the logits of a fold that was finished under the same settings, else None. A collective."""
+    """The logits of a fold that was finished under the same settings, else None. A collective."""
     world, stored = context.world, {}
     if world.is_main and context.output.resumes:
         path, unreadable = _path(context, number), (OSError, safetensors.SafetensorError)

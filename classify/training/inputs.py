@@ -62,7 +62,7 @@ class RunInputs:
         return inspect_splits(self.splits)
 
     def describe(self) -> list[str]:
-        """Return all decisions so far, the lines on the table, and the notes."""
+        """All decisions so far, the lines on the table, and the notes."""
         return [
             *(finding.line() for finding in decisions(self.findings)),
             *self.inspection.summary_lines(),
@@ -143,7 +143,7 @@ def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languag
 
 
 def _choose_by_texts(config: RunConfig, tables: InputTables, languages: Languages) -> RunConfig:
-    """Return the settings with the defaults for these texts. Raises InputError where a flag does not suit them."""
+    """The settings with the defaults for these texts. Raises InputError where a flag does not suit them."""
     if tables.columns.texts.pair is not None and config.data.long_texts != TRUNCATE.name:
         raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
     if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
@@ -154,7 +154,7 @@ def _choose_by_texts(config: RunConfig, tables: InputTables, languages: Language
 
 
 def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
-    """Return the model's folder, downloaded if there are no faults so far; add those of the model."""
+    """The model's folder, downloaded if there are no faults so far; add those of the model."""
     with faults.collect():
         model = resolve_model(
             config.model.name, download=not faults, pooling=config.model.pooling, named=config.names_model
@@ -170,7 +170,7 @@ def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
 def _choose_folds(
     config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder | None
 ) -> tuple[int, bool]:
-    """Return the number of folds, that of an earlier run with --split-like, and whether it is fewer since all are slow.
+    """The number of folds, that of an earlier run with --split-like, and whether it is fewer since all are slow.
 
     Raises InputError for contradictions.
     """
@@ -190,7 +190,7 @@ def _choose_folds(
 
 
 def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder) -> bool:
-    """Return whether contrastive steps in the default number of folds take long on a common CPU."""
+    """Whether contrastive steps in the default number of folds take long on a common CPU."""
     width = sizes.read_hidden_size(model.config)
     characters = float(tables.train.lengths(tables.columns.text)[labelled].mean())
     resolved = config.resolve(len(labelled), width)
@@ -199,14 +199,14 @@ def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: Mode
 
 
 def _reads(language: str | None, languages: Languages) -> bool:
-    """Return whether the English default model reads texts of the given, else the detected language."""
+    """Whether the English default model reads texts of the given, else the detected language."""
     return is_english_code(language) if language is not None else languages.is_english
 
 
 def _choose_label_texts(
     config: RunConfig, task: Task, splits: Splits, languages: Languages, labelled: int
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """Return the label names that a small table trains on as texts, and the decision."""
+    """The label names that a small table trains on as texts, and the decision."""
     if config.training.label_texts != "auto" or not config.trains_on_few(labelled) or splits.columns.texts.pair:
         return (), []
     texts = task.label_texts(is_english=_reads(config.data.language, languages))
@@ -281,7 +281,7 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
 
 
 def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
-    """Return a note where the model is a run that was trained on rows which are scored here."""
+    """A note where the model is a run that was trained on rows which are scored here."""
     if model is None:
         return ()
     scored = splits.scored

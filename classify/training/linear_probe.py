@@ -67,7 +67,7 @@ def init_head_from_probe(
 def probe_folds(
     strategy: Strategy, data: TokenizedSplit, task: Task, folds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """Return the outputs (rows, outputs) for the rows of each fold of a probe on the other folds. A collective.
+    """The outputs (rows, outputs) for the rows of each fold of a probe on the other folds. A collective.
 
     No step trains the encoder, so its features are computed once. All probes have the penalty that is chosen on all
     rows, as the final one has: with penalties of their own, outputs would differ in scale, and no temperature or
@@ -90,12 +90,12 @@ def probe_folds(
 
 
 def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
-    """Return whether features (rows, width) hardly differ between rows, as those of a random encoder."""
+    """Whether features (rows, width) hardly differ between rows, as those of a random encoder."""
     return bool(features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean())
 
 
 def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
-    """Return whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
+    """Whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
     places, loss = selected[:_TRIED], task.loss(strategy.config, data.targets)
     logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]
@@ -104,5 +104,5 @@ def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selec
 
 
 def row_limit(classes: int, *, is_final: bool) -> int:
-    """Return the number of rows that the probe learns from at most; more where nothing is fine-tuned from it."""
+    """The number of rows that the probe learns from at most; more where nothing is fine-tuned from it."""
     return MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * classes))

@@ -68,7 +68,7 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
 
 
 def _independent(context: TrainingContext, split: Split, name: str = "") -> npt.NDArray[np.int64]:
-    """Return the first row of each text of a split that is not in the training split, in order.
+    """The first row of each text of a split that is not in the training split, in order.
 
     `name` is that of a split which may share texts with it; where it shares all, they count all the same.
     """

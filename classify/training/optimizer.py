@@ -58,7 +58,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def learning_rate_factor(step: float, total: int, warmup: float, schedule: str = "linear") -> float:
-    """Return the share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
+    """The share of the peak learning rate in step `step` (from 0) of `total`: a linear rise, then the schedule.
 
     `warmup` below 1 is a share of all steps, else a number of steps. The factor is above 0 in the first and the last
     step. Schedules: "linear" falls to 0, "cosine" along half a cosine, "inverse_sqrt" with the root of the steps

@@ -91,7 +91,7 @@ def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) ->
 
 
 def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held: contextlib.ExitStack) -> bool:
-    """Return whether this process is the writer of its machine, under --save-on-each-node. A collective.
+    """Whether this process is the writer of its machine, under --save-on-each-node. A collective.
 
     A temporary marker file detects machines that share the disk, to avoid two writers. Raises InputError where the
     folder has files on another machine.

@@ -104,7 +104,7 @@ def _check_usable(folder: Path, *, may_hold_files: bool) -> None:
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """The folder, or the nearest one above it that exists."""
     above = folder.absolute()
     while not above.exists():
         above = above.parent

@@ -107,11 +107,11 @@ class Parts:
             raise InputError(f"loss: a function takes the place of {', '.join(given)}; drop one of them.")
 
     def choose_loss(self, own: Loss) -> Loss:
-        """Return the loss to train with; `own` is the task's."""
+        """The loss to train with; `own` is the task's."""
         return own if self.loss is None else _GivenLoss(self.loss, own)
 
     def add_metrics(self, scores: Scores, probabilities: npt.NDArray[np.float64], targets: npt.NDArray[Any]) -> Scores:
-        """Return the scores with the given metrics, without those that are not defined on these rows.
+        """The scores with the given metrics, without those that are not defined on these rows.
 
         Such a metric raises ValueError, or returns no finite number.
         """
@@ -137,7 +137,7 @@ class _GivenLoss(Loss):
         self.padding = own.padding  # type: ignore[misc]
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the sum over rows that are no padding. Raises TypeError where the function returns no loss a row."""
+        """The sum over rows that are no padding. Raises TypeError where the function returns no loss a row."""
         absent = targets.isnan() if math.isnan(self.padding) else targets == self.padding
         rows = absent.reshape(len(targets), -1).any(dim=1)
         losses = self._function(logits.float(), self._own.aims(targets.masked_fill(absent, 0)))
@@ -153,6 +153,6 @@ class _GivenLoss(Loss):
 
 
 def _name(part: Any) -> str:
-    """Return the name of a function or a class; that of its class for another object."""
+    """The name of a function or a class; that of its class for another object."""
     named = part if hasattr(part, "__qualname__") else type(part)
     return f"{named.__module__}.{named.__qualname__}"

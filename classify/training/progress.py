@@ -46,7 +46,6 @@ class Progress:
 
     @property
     def mean_loss(self) -> float:
-        """Return the mean training loss over the rows of the epoch so far."""
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
     def set_end(self, end: int, config: TrainingConfig) -> None:
@@ -54,7 +53,7 @@ class Progress:
         self.end, self.time_plan = end, _time_plan(config)
 
     def is_planned_for(self, config: TrainingConfig) -> bool:
-        """Return whether `end` was decided for these limits."""
+        """Whether `end` was decided for these limits."""
         return self.end is not None and self.time_plan == _time_plan(config)
 
     def add_score(self, scores: dict[str, float], epoch: float, metric: str, *, collapsed: bool = False) -> bool:
@@ -87,11 +86,11 @@ class Progress:
         self.last_eval_step, self.epochs_without_improvement = self.step if was_scored else None, 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
-        """Return whether the last `patience` scores were no better than the best one."""
+        """Whether the last `patience` scores were no better than the best one."""
         return patience is not None and self.epochs_without_improvement >= patience
 
     def choose_kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:
-        """Return the scored step whose weights a run keeps, by `--keep`.
+        """The scored step whose weights a run keeps, by `--keep`.
 
         `share` is the metric, if any, that is a share of the validation split's `rows`.
 
@@ -114,7 +113,7 @@ class Progress:
 
 
 def compute_end_of_training(config: TrainingConfig, batches: BatchSampler, progress: Progress) -> int:
-    """Return the rows consumed at the end of training, as far as that is known now."""
+    """The rows consumed at the end of training, as far as that is known now."""
     if progress.is_out_of_patience(config.patience):
         return progress.position
     if progress.is_planned_for(config):

@@ -128,7 +128,7 @@ class Results:
 
     @functools.cached_property
     def paired(self) -> SignTest | None:
-        """Return the paired test of the model against the baseline on the same texts."""
+        """The paired test of the model against the baseline on the same texts."""
         rows = self.scored_rows
         if rows.predicted is None or rows.baseline is None:
             return None
@@ -138,7 +138,6 @@ class Results:
 
     @functools.cached_property
     def scored_rows(self) -> ScoredRows:
-        """Return the scored rows, for evaluation.parquet."""
         scored = self.splits.scored
         hashes = scored.table.text_hashes(self.splits.columns.text)[scored.rows]
         others = None if self.baseline is None else self.baseline.predicted
@@ -150,7 +149,7 @@ class Results:
 
     @functools.cached_property
     def headline(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline]:
-        """Return the scores of the model and of the baselines on the rows that the model was not trained on."""
+        """The scores of the model and of the baselines on the rows that the model was not trained on."""
         if self.unseen is None:
             return self.scores, self.baseline, self.majority()
         baseline, unseen = self.baseline, ~self.seen
@@ -161,12 +160,11 @@ class Results:
 
     @functools.cached_property
     def notes(self) -> list[Finding]:
-        """Return what the scores show to be wrong, for the terminal and run.json."""
         return [note(text) for text in _notes(self)]
 
     @property
     def scored_name(self) -> str:
-        """Return what the scored rows are called in messages: test, cross-validated or validation."""
+        """What the scored rows are called in messages: test, cross-validated or validation."""
         if self.splits.test is not None:
             return "test"
         return "validation" if self.splits.method is None else "cross-validated"
@@ -319,7 +317,7 @@ def _write_metrics(results: Results) -> None:
 
 
 def _describe_baseline(results: Results, unseen: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the baseline's scores, with the paired test of the model against it on the same texts."""
+    """The baseline's scores, with the paired test of the model against it on the same texts."""
     if results.baseline is None or results.paired is None:
         return None
     return {**results.baseline.as_json(), **unseen, "paired": asdict(results.paired)}
@@ -396,7 +394,7 @@ def _notes(results: Results) -> list[str]:
 
 
 def _time_of_folds(results: Results) -> str:
-    """Return about how long a run with five folds would take; "" where rows were not divided by seed."""
+    """About how long a run with five folds would take; "" where rows were not divided by seed."""
     config = results.context.config.data
     split = next((one for one in results.splits.findings if one.where == "split"), None)
     if split is None or split.flag != BY_SEED or config.test_data is not None:
@@ -405,7 +403,7 @@ def _time_of_folds(results: Results) -> str:
 
 
 def _program() -> list[str]:
-    """Return how to call this program from the working directory: `classify` may not be on the PATH."""
+    """How to call this program from the working directory: `classify` may not be on the PATH."""
     if shutil.which("classify"):
         return ["classify"]
     python = os.path.relpath(sys.executable)

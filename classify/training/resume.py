@@ -23,7 +23,7 @@ from classify.training.strategies.base import Strategy
 
 
 def find(output: Output) -> Checkpoint | None:
-    """Return the checkpoint to continue from, the same on every rank; None: start afresh. A collective.
+    """The checkpoint to continue from, the same on every rank; None: start afresh. A collective.
 
     Raises CheckpointError where there are some, but none is valid.
     """
@@ -31,7 +31,7 @@ def find(output: Output) -> Checkpoint | None:
 
 
 def find_step(output: Output, step: int) -> Checkpoint:
-    """Return the checkpoint of a step of this run, the same on every rank. A collective.
+    """The checkpoint of a step of this run, the same on every rank. A collective.
 
     Raises CheckpointError where it is not valid.
     """
@@ -57,7 +57,7 @@ def _find_on_main(output: Output, find_here: Callable[[], Checkpoint | None]) ->
 
 
 def _newest(output: Output) -> Checkpoint | None:
-    """Return the checkpoint that --resume names, or the newest that verifies."""
+    """The checkpoint that --resume names, or the newest that verifies."""
     named = output.plan.checkpoint
     saved: Checkpoint | None
     if named is not None:
@@ -87,7 +87,7 @@ def _newest(output: Output) -> Checkpoint | None:
 
 
 def _read_progress(saved: Checkpoint) -> Progress:
-    """Return the progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
+    """The progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
     try:
         progress = saved.progress
         missing = CheckpointState.__required_keys__ - set(saved.state)
@@ -145,7 +145,7 @@ def require_same_run(
 
 
 def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, batches: BatchSampler) -> bool:
-    """Return whether nothing is left to do in this folder; print that, or where it begins. A collective."""
+    """Whether nothing is left to do in this folder; print that, or where it begins. A collective."""
     status = None
     if output.world.is_main:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -78,7 +78,6 @@ class TokenizedData:
 
     @property
     def all(self) -> list[Tokens]:
-        """Return the ids of every text."""
         return [*self.by_content.values(), *([] if self.label_texts is None else [self.label_texts])]
 
     def of(self, split: Split) -> TokenizedSplit:
@@ -87,7 +86,7 @@ class TokenizedData:
 
 
 def _digest(table: Table, columns: Sequence[str]) -> str:
-    """Return a key of the texts of a table; one path may be read in several ways."""
+    """A key of the texts of a table; one path may be read in several ways."""
     return " ".join(map(table.digest, columns))
 
 
@@ -121,18 +120,17 @@ class TrainingContext:
 
     @property
     def selection_metric(self) -> str:
-        """Return the validation metric that selects the best weights."""
         return self.config.training.metric_for_best_model or self.inputs.task.selection[0]
 
     def score(self, task: Task, logits: Array, split: Split, predicted: Array | None = None) -> Scores:
-        """Return the scores of a split's logits (rows, outputs), the caller's metrics among them; see `Task.score`."""
+        """The scores of a split's logits (rows, outputs), the caller's metrics among them; see `Task.score`."""
         texts = split.table.text_hashes(self.splits.columns.text)[split.rows]
         sampling = Sampling(texts, self.splits.num_folds if split is self.splits.train else 0)
         scores = task.score(logits, split.targets, self.config.training.seed, predicted, sampling)
         return self.inputs.parts.add_metrics(scores, task.probabilities(logits), split.targets)
 
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
-        """Return the rows that the model learns from before any epoch: `data`, and the names of the labels.
+        """The rows that the model learns from before any epoch: `data`, and the names of the labels.
 
         A label of one or two rows beside one of ten times as many may be a typing error: its name is left out.
         """
@@ -147,7 +145,7 @@ class TrainingContext:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return the values that must be equal to continue from a checkpoint."""
+        """The values that must be equal to continue from a checkpoint."""
         config, vocabulary = self.config, self.classifier.vocabulary
         model, training = config.model, config.training
         resolved = {
@@ -165,7 +163,7 @@ class TrainingContext:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return all settings by name, with the weights themselves where --class-weights names a file."""
+        """All settings by name, with the weights themselves where --class-weights names a file."""
         config = self.config
         weights = self.inputs.task.file_weights(config.training)
         return config.flat() if weights is None else {**config.flat(), "class_weights": weights.tolist()}

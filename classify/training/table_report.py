@@ -50,7 +50,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the report as lines for a terminal."""
+        """The report as lines for a terminal."""
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
             self._columns_line(),
@@ -68,7 +68,7 @@ class Report:
         return "columns: " + ", ".join([*used, *([f"{_NEITHER}: {listed}"] if others else [])])
 
     def summary_lines(self) -> list[str]:
-        """Return the lines about labels and lengths."""
+        """The lines about labels and lengths."""
         lines = [self.labels, f"characters per text: {describe_spread(self.characters)}"]
         tokens = self.tokens
         if tokens:
@@ -83,7 +83,7 @@ class Report:
         return lines
 
     def duplicate_lines(self) -> list[str]:
-        """Return the lines on repeated texts, and on those with several labels."""
+        """The lines on repeated texts, and on those with several labels."""
         lines = []
         if self.copies:
             lines.append(f"duplicates: {self.copies} rows repeat the text of another row, ignoring case and spaces")
@@ -171,7 +171,7 @@ def count_tokens(
 
 
 def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[np.bool_], most: int) -> dict[str, Any]:
-    """Return the number of texts with several labels, and the first `most` with labels and places."""
+    """The number of texts with several labels, and the first `most` with labels and places."""
     table, targets = splits.train.table, splits.targets
     labelled = np.flatnonzero(filled & splits.labelled)
     # The last row of each group; a group conflicts where another row has another target.
@@ -206,5 +206,5 @@ def _spread(values: Sequence[int] | Rows) -> dict[str, float]:
 
 
 def describe_spread(spread: Mapping[str, float]) -> str:
-    """Return the lengths of texts in words."""
+    """The lengths of texts in words."""
     return f"median {spread['median']:.0f}, 95th percentile {spread['p95']:.0f}, longest {spread['longest']:.0f}"

@@ -14,7 +14,6 @@ class Timeline:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds since the start."""
         return time.time() - self._started
 
     def end(self, phase: str) -> None:
@@ -24,6 +23,6 @@ class Timeline:
         self._ended = now
 
     def describe(self) -> str:
-        """Return e.g. "12.3 s (imports 2.1, steps 8.0, ...)", the longest phases first."""
+        """E.g. "12.3 s (imports 2.1, steps 8.0, ...)", the longest phases first."""
         ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
         return f"{sum(self.seconds.values()):.1f} s ({', '.join(f'{name} {spent:.1f}' for name, spent in ordered)})"

@@ -20,7 +20,7 @@ PACKAGES = ("tensorboard", "wandb", "mlflow", "comet_ml", "clearml", "aim", "dvc
 
 
 def choose_trackers(report_to: str) -> tuple[str, ...]:
-    """Return the trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
+    """The trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
     if report_to == "none":
         return ()
     if report_to == "auto":
@@ -43,7 +43,7 @@ def choose_trackers(report_to: str) -> tuple[str, ...]:
 
 
 def _installed(name: str) -> bool:
-    """Return whether a package is installed; a folder of that name, as trackers write, has no code."""
+    """Whether a package is installed; a folder of that name, as trackers write, has no code."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 

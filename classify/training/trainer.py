@@ -112,22 +112,20 @@ class Trainer:
 
     @property
     def epoch(self) -> float:
-        """Return the epochs done so far, with the share of the current one."""
         return self.progress.position / self.batches.num_rows
 
     @property
     def end_position(self) -> int:
-        """Return the rows consumed at the end of training."""
         return compute_end_of_training(self.config, self.batches, self.progress)
 
     @property
     def num_micro_batches(self) -> int:
-        """Return the micro-batches per device and step: as requested, or more where memory has run out."""
+        """The micro-batches per device and step: as requested, or more where memory has run out."""
         return max(self.config.gradient_accumulation_steps, self.progress.min_micro_batches)
 
     @property
     def max_tokens(self) -> int | None:
-        """Return the most tokens of a micro-batch; None for no limit.
+        """The most tokens of a micro-batch; None for no limit.
 
         None where each pass is a collective or moves weights between devices: more micro-batches cost too much there.
         """
@@ -137,7 +135,7 @@ class Trainer:
         return limit // self.world.cache_sharers
 
     def state_dict(self, *, keep: bool) -> TrainerState:
-        """Return all that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
+        """All that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
         weights, optimizer = self.strategy.state_dict(keep=keep)
         vocabulary = self.classifier.vocabulary
         if keep and vocabulary is not None and vocabulary.compacted:
@@ -271,7 +269,7 @@ class Trainer:
         return stopped, ended, save_due, share
 
     def _record_loss(self, loss: torch.Tensor, weight: float) -> float:
-        """Return the exact (weighted) mean of this rank's summed `loss` and those of all ranks. A collective.
+        """The exact (weighted) mean of this rank's summed `loss` and those of all ranks. A collective.
 
         Adds it to the epoch's loss, which a checkpoint holds, so it is called before each. Raises ClassifyError where
         the mean is not finite.
@@ -374,7 +372,7 @@ class Trainer:
         return describe_divergence(step, self.strategy.optimizer.param_groups[0]["lr"], sign)
 
     def _explain_single_text(self, step: sampler.Step, reason: str) -> str | None:
-        """Return the message where smaller micro-batches cannot help, since each holds a single text already."""
+        """The message where smaller micro-batches cannot help, since each holds a single text already."""
         if self.num_micro_batches * self.world.replicas * self.world.world_size < len(step.indices):
             return None
         return (
@@ -395,7 +393,6 @@ class Trainer:
         )
 
     def _halved(self, step: sampler.Step) -> int:
-        """Return the number of micro-batches of half the size."""
         return 2 * max(self.num_micro_batches, len(self._divide(step)))
 
     def _smaller(self) -> str:
@@ -449,7 +446,7 @@ def make_micro_batches(
     replicas: int,
     max_tokens: int | None = None,
 ) -> list[list[Rows]]:
-    """Return the micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
+    """The micro-batches of one rank: each holds, for up to `replicas` devices, indices into the step's rows.
 
     The step is sharded over the ranks by token cost, largest first. A shard is split again into `count` micro-batches,
     or more if one would exceed about `max_tokens` with padding. Padded micro-batches hold texts of similar length. With

@@ -52,7 +52,6 @@ class _Case:
 
     @property
     def wide(self) -> torch.dtype:
-        """Return the dtype of softmax."""
         return torch.promote_types(self.dtype, torch.float32)
 
 

@@ -18,13 +18,13 @@ class Kernel(ABC):
 
     @abstractmethod
     def applies(self, device: torch.device) -> bool:
-        """Return whether the kernel is faster on this device."""
+        """Whether the kernel is faster on this device."""
 
     def install(self, model: Any) -> None:  # noqa: B027 - attention kernels replace no module
         """Replace modules of a stock classifier, if that is the kernel's way."""
 
     def loses_dropout(self, device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-        """Return whether the kernel skips attention dropout on this device, for this dtype (None: fp32)."""
+        """Whether the kernel skips attention dropout on this device, for this dtype (None: fp32)."""
         return False
 
 

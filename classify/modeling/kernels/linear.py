@@ -32,7 +32,7 @@ class OneDNNLinear(Kernel):
 
 
 def uses_onednn_linear(model: nn.Module) -> bool:
-    """Return whether the model has `Linear` layers."""
+    """Whether the model has `Linear` layers."""
     return any(isinstance(module, Linear) for module in model.modules())
 
 
@@ -43,7 +43,7 @@ def capabilities() -> Mapping[str, Any]:
 
 
 def onednn_is_faster(processor: Mapping[str, Any]) -> bool:
-    """Return whether oneDNN multiplies fp32 matrices faster than MKL on a processor with these capabilities.
+    """Whether oneDNN multiplies fp32 matrices faster than MKL on a processor with these capabilities.
 
     False if this torch lacks MKL, oneDNN, or the operator that calls oneDNN.
     """

@@ -32,7 +32,7 @@ class RaggedAttention(AttentionKernel):
         return device.type == "cuda"
 
     def loses_dropout(self, device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-        """Return True if flash attention is used: it has no dropout over ragged texts."""
+        """True if flash attention is used: it has no dropout over ragged texts."""
         return flash_applies(device, dtype, head_size)
 
     def attend(
@@ -51,7 +51,7 @@ class RaggedAttention(AttentionKernel):
 
 
 def flash_applies(device: torch.device, dtype: torch.dtype | None, head_size: int) -> bool:
-    """Return whether torch's flash attention over ragged texts can be used.
+    """Whether torch's flash attention over ragged texts can be used.
 
     It needs CUDA, half precision, an Ampere or newer GPU, and a supported head size.
     """

@@ -63,7 +63,7 @@ class Strategy:
         self.reset_optimizer()
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
-        """Return the module that forward passes of training go through."""
+        """The module that forward passes of training go through."""
         return classifier
 
     def reset_optimizer(self) -> None:
@@ -117,7 +117,7 @@ class Strategy:
         release_cache(self.world.device)
 
     def named_weights(self) -> Mapping[str, torch.Tensor]:
-        """Return the tensors that hold the model's weights exactly, by parameter name."""
+        """The tensors that hold the model's weights exactly, by parameter name."""
         return dict(self.classifier.model.named_parameters())
 
     @torch.no_grad()
@@ -127,7 +127,7 @@ class Strategy:
             target.copy_(sharding.shard_like(value.to(target.device, target.dtype), target))
 
     def output_layer(self) -> Tensors:
-        """Return the tensors that hold the head's `weight` (classes, width) and `bias` (classes,), maybe sharded."""
+        """The tensors that hold the head's `weight` (classes, width) and `bias` (classes,), maybe sharded."""
         weights = self.named_weights()
         names = {id(parameter): name for name, parameter in self.classifier.model.named_parameters()}
         parts = self.classifier.output_layer.named_parameters()
@@ -158,12 +158,12 @@ class Strategy:
         """Make the model's weights those that are saved; it can still be evaluated."""
 
     def stock_weights(self, *, keep: bool) -> Tensors:
-        """Return the weights to save, on ranks that `keep` them. The model is not used any more. A collective."""
+        """The weights to save, on ranks that `keep` them. The model is not used any more. A collective."""
         weights = sharding.gather_full(self.classifier.model.state_dict(), keep)
         vocabulary = self.classifier.vocabulary
         return weights if vocabulary is None or not keep else vocabulary.expand(weights)
 
 
 def trained_params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """Return the parameters that an optimizer updates, in its order."""
+    """The parameters that an optimizer updates, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -28,7 +28,7 @@ _QUERIES = 128
 
 
 def graphs_apply(classifier: Classifier, config: TrainingConfig, device: torch.device) -> bool:
-    """Return whether the training passes of this classifier on one device can be recorded.
+    """Whether the training passes of this classifier on one device can be recorded.
 
     Only without what the host decides within a pass: the attention of texts without flash attention, BatchNorm's
     statistics, the random state of checkpointing, masters of half weights.
@@ -60,7 +60,7 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, recording: _Recording) -> torch.Tensor:
-        """Return the outputs; `anchor` makes them require a gradient."""
+        """The outputs; `anchor` makes them require a gradient."""
         ctx.recording = recording
         recording.forward.replay()
         return recording.outputs.clone()
@@ -121,7 +121,7 @@ class TrainingGraphs:
         self.recordings: dict[object, _Recording] = {}
 
     def forward(self, batch: Batch, *, features: bool) -> torch.Tensor:
-        """Return what `Classifier.forward` does, of a batch on the device."""
+        """What `Classifier.forward` does, of a batch on the device."""
         bounds = batch.boundaries
         if bounds is None or batch.rows is not None or bounds.tokens > MOST_ROUNDED:
             return self._compute(batch, features)
@@ -162,6 +162,5 @@ class TrainingGraphs:
 
 
 def _inputs(batch: Batch) -> list[torch.Tensor]:
-    """Return the tensors that a pass over a packed batch reads."""
     assert batch.boundaries is not None
     return [*batch.tensors.values(), batch.boundaries.starts, batch.boundaries.cumulative]

@@ -36,7 +36,7 @@ class FSDPStrategy(Strategy):
         return classifier
 
     def named_weights(self) -> Mapping[str, torch.Tensor]:
-        """Return the shards; the outermost parameters stay gathered after a forward pass, so they are resharded."""
+        """The shards; the outermost parameters stay gathered after a forward pass, so they are resharded."""
         module: Any = self.module
         module.reshard()
         return super().named_weights()

@@ -31,7 +31,7 @@ def collect_weights(model: nn.Module, weights: Mapping[str, torch.Tensor], keep:
 def collect_optimizer_state(
     weights: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer, keep: bool
 ) -> Tensors:
-    """Return the optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
+    """The optimizer's state as "<parameter name>/<key>", where `keep` says so. A collective if sharded."""
     state: Mapping[torch.Tensor, Tensors] = optimizer.state
     found = {f"{name}/{key}": value for name, weight in weights.items() for key, value in state.get(weight, {}).items()}
     return sharding.gather_full(found, keep)

@@ -33,7 +33,7 @@ def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) 
 
 
 def find_strategy(world: World) -> type[Strategy]:
-    """Return the class that the device plan names."""
+    """The class that the device plan names."""
     module, name = _IMPLEMENTATIONS[world.plan.strategy]
     implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
     return implementation
