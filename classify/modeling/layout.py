@@ -24,12 +24,8 @@ _ENTRY = 3.2e-7
 _SCORE = 9e-9
 # Most scores of a group of several texts: 4 MB in fp32, so that a few such arrays fit the caches.
 _CACHED = 1 << 20
-# Most scores per text that are kept for the backward pass: those of 512 tokens in 12 heads. Those of longer texts are
-# recomputed in blocks. With dropout that took 0.8 (fp32) to 1.2 (bf16) of the time at 512 tokens, 0.5 to 0.9 at 1,024
-# and 2,048, and up to 1.5 at 304.
-_LONG = 3 << 20
-# Queries per block: from 64 to 256 differ little on texts of 512 to 2,048 tokens; fewer take up to twice the time.
-_BLOCK = 128
+# Most scores of a text that are kept for the backward pass: those of 512 tokens in 20 heads.
+_LONG = 5 << 20
 # Least padded length: with AVX512 torch's softmax is five times slower on rows shorter than a register's 16 numbers.
 # The same on all processors: dropout depends on padding, and a resumed run must not depend on the processor.
 _NARROWEST = 16
@@ -39,14 +35,6 @@ _NARROWEST = 16
 _SHORT = 64
 # Added to masked scores. Not -inf: rows of padding may be fully masked and must not become NaN.
 _MASKED = -1e30
-
-
-@dataclass(frozen=True)
-class Block:
-    """Queries of one text, and the keys they attend to."""
-
-    queries: slice
-    keys: slice
 
 
 @dataclass(frozen=True)
@@ -60,18 +48,13 @@ class Bucket:
     shape: tuple[int, int, int]
     padding: torch.Tensor | None
 
-    def attn_bias(self, window: int, block: Block) -> torch.Tensor | None:
+    def attn_bias(self, window: int, cls_only: bool) -> torch.Tensor | None:
         """The bias (n or 1, 1, queries or 1, keys) that masks padding and keys outside the window."""
-        padding = None if self.padding is None else self.padding[..., block.keys]
         if not 0 <= window < self.shape[2] - 1:
-            return padding
-        queries, keys = (torch.arange(part.start, part.stop) for part in (block.queries, block.keys))
-        far = ((queries[:, None] - keys).abs() > window)[None, None] * _MASKED
-        return far if padding is None else padding + far
-
-    def whole(self, cls_only: bool) -> Block:
-        """A block of all queries, or of the first tokens' only, with all keys."""
-        return Block(slice(0, 1 if cls_only else self.shape[2]), slice(0, self.shape[2]))
+            return self.padding
+        keys = torch.arange(self.shape[2])
+        far = ((keys[: 1 if cls_only else None, None] - keys).abs() > window)[None, None] * _MASKED
+        return far if self.padding is None else self.padding + far
 
     @property
     def entries(self) -> int:
@@ -103,18 +86,6 @@ class BucketGroup:
     def is_long(self) -> bool:
         """Whether it is a single text with too many scores to keep for the backward pass."""
         return self.count_scores(cls_only=False) > max(_LONG, _CACHED)
-
-    def blocks(self, window: int, cls_only: bool) -> Iterator[Block]:
-        """Yield a long text's queries in blocks, with the keys within their window."""
-        length = self.buckets[0].shape[2]
-        if not 0 <= window < length - 1:
-            window = length
-        size = max(_NARROWEST, min(_BLOCK, 2 * window))
-        last = 1 if cls_only else length
-        for start in range(0, last, size):
-            stop = min(last, start + size)
-            keys = slice(max(0, start - window), min(length, stop + window))
-            yield Block(slice(start, stop), keys)
 
     def product_type(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype of tensors kept for the backward pass."""

@@ -10,8 +10,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from classify.modeling import layout as layouts
-from classify.modeling.kernels.attention import attend
-from classify.modeling.layout import make_layout
+from classify.modeling.kernels.attention import CPUAttention, attend
+from classify.modeling.kernels.base import AttentionArgs
+from classify.modeling.layout import Boundaries, make_layout
 
 Runs = list[tuple[int, int, int]]
 
@@ -56,49 +57,6 @@ LENGTHS = {
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that these few texts make several groups where they are long."""
     monkeypatch.setattr(layouts, "_CACHED", 30_000)
-    monkeypatch.setattr(layouts, "_LONG", 30_000)
-    monkeypatch.setattr(layouts, "_BLOCK", 48)
-
-
-def bytes_kept(length: int, window: int, dropout: float) -> int:
-    """What attention of one text in 12 heads of 32 keeps for its backward pass."""
-    kept: dict[int, int] = {}
-
-    def look(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    given = inputs(length, 12, 32, torch.float32)
-    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
-        attend(*given, make_layout([(0, 1, length)], 12), scale=0.2, dropout=dropout, window=window)
-    return sum(kept.values())
-
-
-@pytest.mark.parametrize("window", [-1, 64])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_memory_grows_with_a_long_text_and_not_with_its_square(
-    window: int, dropout: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Little more than queries, keys and values are kept; all scores of 1,024 tokens would take 48 MiB."""
-    monkeypatch.undo()
-    assert bytes_kept(1024, window, dropout) < 1024 * 12 * 32 * 4 * 4
-    assert bytes_kept(2048, window, dropout) < 2.1 * bytes_kept(1024, window, dropout)
-
-
-@pytest.mark.parametrize("window", [8, 64])
-def test_a_long_text_is_computed_within_its_window_alone(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    (group,) = make_layout([(0, 1, 1024)], 12).bucket_groups
-    blocks = list(group.blocks(window, cls_only=False))
-    seen = [(query, key) for block in blocks for query in _range(block.queries) for key in _range(block.keys)]
-    assert len(seen) <= 1024 * 4 * window
-    assert len(seen) == len(set(seen))
-    assert {(query, key) for query in range(1024) for key in range(1024) if abs(query - key) <= window} <= set(seen)
-
-
-def _range(part: slice) -> range:
-    return range(part.start, part.stop)
 
 
 @pytest.mark.parametrize("window", [-1, 2])
@@ -160,12 +118,9 @@ def test_gradients_are_those_of_finite_differences(
     monkeypatch.setattr(layouts, "_CALLS", 0.0)
     monkeypatch.setattr(layouts, "_NARROWEST", narrowest)
     monkeypatch.setattr(layouts, "_CACHED", 40 if narrowest == 1 else 30_000)
-    monkeypatch.setattr(layouts, "_LONG", 60)
-    monkeypatch.setattr(layouts, "_BLOCK", 4)
     lengths = [6, 4, 3, 3, 1] if narrowest == 1 else [4, 3, 3, 1]
     layout = make_layout(runs_of(lengths), 2)
     assert [len(group.buckets) for group in layout.bucket_groups] == ([1, 1, 2] if narrowest == 1 else [1])
-    assert [group.is_long for group in layout.bucket_groups] == ([True, False, False] if narrowest == 1 else [False])
 
     def seeded(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
@@ -177,7 +132,6 @@ def test_gradients_are_those_of_finite_differences(
 @pytest.mark.parametrize("lengths", [[12, 7, 7], [40]], ids=["short", "one long"])
 def test_dropout_drops_its_share_and_keeps_the_mean(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "_CACHED", 4000)
-    monkeypatch.setattr(layouts, "_LONG", 4000)
     q, k, v = inputs(sum(lengths), 4, 8, torch.float32)
     layout = make_layout(runs_of(lengths), 4)
     with torch.no_grad():
@@ -214,3 +168,11 @@ def test_buckets_hold_every_token_once_and_join_what_is_alike(monkeypatch: pytes
     assert int(layout.real.sum()) == 12 * sum(lengths)
     assert 1 < len(layout.buckets) < len(set(lengths)) / 2
     assert len(make_layout(runs_of(LENGTHS["very unequal"]), 12).buckets) == 2
+
+
+def test_long_texts_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "_LONG", 30_000)
+    q, k, v = inputs(100, 4, 8, torch.float32)
+    args = AttentionArgs(None, 0.0, -1, cls_only=False)
+    bounds = Boundaries(((0, 1, 100),), torch.zeros(1), torch.tensor([0, 100]), 100, 100)
+    assert CPUAttention().attend(q.requires_grad_(), k, v, bounds, args) is None
