@@ -59,7 +59,7 @@ test-slow: $(VENV)/standins
 # What people lose runs to, in half an hour: kill -9 and power at any moment, full disks, ranks that stall, losses that are not
 # finite, files from strangers, pairs of runs, long runs. It ends with a table of figures.
 torture: $(VENV)/standins
-	$(PYTEST) -m "" tests/torture tests/distributed/test_watchdog.py tests/training/test_not_finite.py tests/training/test_collapse.py
+	$(PYTEST) -m "" tests/torture tests/distributed/test_stall.py tests/training/test_not_finite.py tests/training/test_collapse.py
 
 test-all: test test-xla test-slow
 

@@ -1,6 +1,6 @@
 """How good are the models that come out, nothing set, beside what other tools make of the same rows and weights.
 
-    python benchmarks/quality.py FOLDER [--seeds 0 1 2] [--sets trec irony] [--sizes 2000 k5] [--ours default best]
+    python benchmarks/quality.py FOLDER [--seeds 0 1 2] [--sets trec irony] [--sizes 2000 k5] [--ours default fast]
     python benchmarks/quality.py FOLDER --peers [NAME ...]
     python benchmarks/quality.py FOLDER --validation --ours default "longer=--epochs 20"
 

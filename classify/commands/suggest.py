@@ -30,7 +30,7 @@ def make_parser(program: str) -> Parser:
     flags.add_table(parser)
     parser.add_argument("--count", metavar="INT", help=f"how many rows (default: {_COUNT})")
     parser.add_argument(
-        "--out", metavar="FILE", default=_OUT, help=f".csv, .tsv, .json, .jsonl, .parquet or .xlsx (default: {_OUT})"
+        "--out", metavar="FILE", default=_OUT, help=f".csv, .jsonl, .parquet or .xlsx (default: {_OUT})"
     )
     flags.add_overwrite(parser)
     return parser

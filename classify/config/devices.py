@@ -46,14 +46,14 @@ class DeviceConfig:
     strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
         "auto",
         "none: one device; dp: DataParallel; ddp: DistributedDataParallel; fsdp: sharded weights; model: one process, "
-        "layers spread over devices, memory and disk; auto: dp or none without a launcher, else ddp",
+        "layers spread over its devices; auto: dp or none without a launcher, else ddp",
         "--strategy",
         affects={"computation"},
         common=True,
     )
     sync_batch_norm: bool = option(
         False,
-        "compute BatchNorm statistics over the rows of all processes",
+        "compute BatchNorm statistics over the rows of all processes (torch's SyncBatchNorm; on GPUs)",
         "--sync-batch-norm",
         "--sync-bn",
         affects={"later steps"},

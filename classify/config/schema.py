@@ -254,7 +254,7 @@ class ModelConfig:
     )
     packing: Literal["auto", "packed", "padded"] = option(
         "auto",
-        "pack texts end to end, or pad them; auto: pack if packed and padded logits agree",
+        "pack texts end to end, or pad them; auto: pack architectures that tests have shown to give the same logits",
         "--packing",
         affects={"computation"},
     )

@@ -130,33 +130,6 @@ class Tokens:
             )
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
-    def split_sequences(self, row: int) -> tuple[Tokens, list[Ids]]:
-        """The sequences that the model reads of a row's one text, as rows of their own.
-
-        Also returns (n,) the places of each sequence's tokens in the text.
-        """
-        cuts = self.long_texts.cut(self.first.lengths(np.array([row])), self.max_length - self.special)
-        places = [
-            np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)])
-            for starts, counts in zip(cuts.starts, cuts.counts, strict=True)
-        ]
-        ids = self.first.ids[self.first.offsets[row] : self.first.offsets[row + 1]]
-        offsets = np.concatenate([[0], np.cumsum(list(map(len, places)))])
-        first = Segment(ids[np.concatenate(places)], offsets)
-        return dataclasses.replace(self, first=first, long_texts=TRUNCATE), places
-
-    def text_places(self, row: int) -> list[slice]:
-        """Where a row's text lies among its truncated tokens, or its two texts."""
-        room, rows = self.max_length - self.special, np.array([row])
-        first = self.first.lengths(rows)
-        pair = None if self.second is None else _truncate_pair(first, self.second.lengths(rows), room)
-        counts = pair or [np.minimum(first, room)]
-        places, start = [], len(self.template.prefix)
-        for count in counts:
-            places.append(slice(start, start + int(count[0])))
-            start = places[-1].stop + len(self.template.middle)
-        return places
-
     def join(self, more: Tokens) -> Tokens:
         """The rows of both, in memory; of one text each."""
         offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + more.first.offsets[1:]])
@@ -238,10 +211,6 @@ class TokenizedSplit:
     def take(self, chosen: npt.NDArray[Any]) -> TokenizedSplit:
         """Some of the rows: where a mask (n,) is true, or at these indices into them, in order."""
         return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen])
-
-    @property
-    def mean_length(self) -> float:
-        return float(self.tokens.lengths(self.rows).mean())
 
 
 def load_tokenizer(folder: str) -> Any:

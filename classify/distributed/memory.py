@@ -1,4 +1,4 @@
-"""Measure main memory and detect out-of-memory errors."""
+"""Detect out-of-memory errors, and measure the memory in use."""
 
 from __future__ import annotations
 
@@ -66,28 +66,6 @@ def _memory_left() -> int:
         if limit != psutil.RLIM_INFINITY:
             left = min(left, limit - process.memory_info().vms)
     return left
-
-
-def main_memory(process_groups: Path = Path("/proc/self/cgroup"), groups: Path = _CONTROL_GROUPS) -> int:
-    """The bytes of main memory that this process may use: the machine's, or the limit of a container or job.
-
-    Reads the limits of this process's control groups, listed in the file `process_groups`, and of their parents
-    (cgroups(7), both versions).
-    """
-    limits = [int(psutil.virtual_memory().total)]
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = process_groups.read_text(encoding="utf-8").splitlines()
-    for line in lines:
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
-        group = PurePosixPath(path)
-        for folder in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit ("max")
-                limits.append(int((root / folder.relative_to("/") / name).read_text(encoding="ascii")))
-    return min(limits)
 
 
 def used_memory(device: torch.device) -> int:

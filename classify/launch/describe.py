@@ -145,7 +145,7 @@ def _one_process(plan: DevicePlan) -> dict[str, str]:
         return {"world size": alone, "device": plan.device}
     facts = {"world size": "1, not started by a launcher (local rank -1)"}
     if plan.spec.spreads_layers:
-        places = f"{plan.n_gpu}, which compute in turn" if plan.n_gpu > 1 else f"{plan.device}, main memory and disk"
+        places = f"{plan.n_gpu}, which compute in turn" if plan.n_gpu > 1 else plan.device
         return facts | {
             "devices": f"{places}; the layers of one model are spread over them ({plan.spec.display_name})",
             "faster": "several processes with --strategy fsdp: each device computes every layer on its own rows",

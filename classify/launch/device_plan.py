@@ -143,7 +143,7 @@ def _plan_alone(launch: Launch, hardware: Hardware, requested: str, why_cpu: str
         if accelerator.one_process:
             raise InputError(f"--strategy {strategy} does not work on {accelerator.kind.upper()} devices; drop it.")
         count = min(count, 1) if accelerator.single_device_per_process else count
-        where = f"{count} {kind} device{'s' * (count > 1)}" if count else "main memory and disk"
+        where = f"{count} {kind} device{'s' * (count > 1)}" if count else "the CPU"
         reason = f"local_rank is -1; layers of one model spread over {where}"
         device = f"{kind}:0" if count else "cpu"
         return DevicePlan(device, ParallelMode.NOT_PARALLEL, strategy, count, None, launch, reason)

@@ -33,7 +33,7 @@ class Launch:
     """Place of this process among all; the defaults are those of a process without a launcher.
 
     `machine` is None if the launcher does not set it; then host names decide. `address` and `port` are those of the
-    ranks' store, which the launcher hosts where `has_store` says so. `restarts` counts how often it has restarted the
+    ranks' store. `restarts` counts how often it has restarted the
     job. `is_complete`: it says how many processes are on this machine.
     """
 
@@ -45,7 +45,6 @@ class Launch:
     machine: int | None = 0
     address: str | None = None
     port: int | None = None
-    has_store: bool = False
     restarts: int = 0
     is_complete: bool = True
 
@@ -58,21 +57,8 @@ class Launch:
         return self.launcher == "nproc"
 
     @property
-    def ends_peers(self) -> bool:
-        """Whether the launcher ends all processes when the first one fails; srun does not by default."""
-        return self.launcher in ("torchrun", "nproc", "mpirun")
-
-    @property
     def is_main(self) -> bool:
         return self.rank == 0
-
-    @property
-    def main_serves_store(self) -> bool:
-        return not self.has_store or self.is_worker
-
-    @property
-    def is_first_without_store(self) -> bool:
-        return self.rank == (1 if self.main_serves_store else 0)
 
     @property
     def is_local_main(self) -> bool:
@@ -204,7 +190,6 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
         machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
         address=environment["MASTER_ADDR"],
         port=whole_number(environment, "MASTER_PORT", 0),
-        has_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or LISTENER in environment,
         restarts=whole_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
         is_complete="LOCAL_WORLD_SIZE" in environment,
     )
@@ -286,13 +271,11 @@ def first_host(text: str) -> str:
 def here() -> Launch:
     """The place of this process, read once; where the variables are invalid, that of a rank 0 on one machine.
 
-    Its local rank is 0 if this process has to print that error, which all of the machine have.
     """
     try:
         return read_launch(os.environ)
     except DeviceError:
-        first = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-        return Launch("invalid", local_rank=0 if first else 1)
+        return Launch("invalid", local_rank=0)
 
 
 def export(launch: Launch) -> None:

@@ -13,8 +13,8 @@ from typing import Literal
 class StrategySpec:
     """Properties of a strategy.
 
-    `processes`: one process for all devices, or one per device. `display_name` is PyTorch's name. `splits` names the
-    parts of a step's memory that are sharded over the devices (see `Need.divide`).
+    `processes`: one process for all devices, or one per device. `display_name` is PyTorch's name. `splits` names what
+    is divided over the devices.
     """
 
     processes: Literal["one", "one per device"]
@@ -47,7 +47,7 @@ STRATEGIES = {
     "fsdp": StrategySpec(
         "one per device",
         "FSDP2",
-        splits=("weights", "gradients", "optimizer"),
+        splits=("weights",),
         takes_half_weights=False,
         takes_lora=False,
         needs_own_backend=True,
@@ -55,7 +55,7 @@ STRATEGIES = {
     "model": StrategySpec(
         "one",
         "model parallelism",
-        splits=("weights", "gradients", "optimizer", "activations"),
+        splits=("weights",),
         takes_half_weights=False,
     ),
 }

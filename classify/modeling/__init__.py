@@ -1,1 +1,1 @@
-"""The model: finding, loading, packing, precision and memory estimates."""
+"""The model: finding, loading, packing and precision."""

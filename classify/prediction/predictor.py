@@ -110,10 +110,6 @@ class Predictor(ABC):
         """The logits (len(tokens), labels) of tokenized texts; see `compute_outputs`."""
         return self.split_outputs(self.compute_outputs(tokens))[0]
 
-    @property
-    def num_outputs(self) -> int:
-        return len(self.labels) + (self.scope is not None)
-
     def split_outputs(self, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
         """The logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
         if self.scope is None:

@@ -42,12 +42,11 @@ class _Axes:
         *,
         size: tuple[int, int] = (600, 320),
         x_names: Sequence[str] = (),
-        y_names: Sequence[str] = (),
     ):
         self._x, self._y, self._size, self._marks = x, y, size, list[_Mark]()
         self._x_range, self._y_range = _widen(x_range), _widen(y_range)
         self._x_ticks = dict(enumerate(x_names)) or _ticks(self._x_range)
-        self._y_ticks = dict(enumerate(y_names)) or _ticks(self._y_range)
+        self._y_ticks = _ticks(self._y_range)
         self._left = 34 + _CHARACTER * min(28, max(map(len, self._y_ticks.values()), default=1))
 
     def line(

@@ -395,10 +395,6 @@ def _has_label(labels: Any, number: int) -> Any:
     return labels[:, number].astype(bool) if labels.ndim == 2 else labels == number
 
 
-def _without_case(item: tuple[str, str]) -> str:
-    return item[0].lower()
-
-
 def _negate(interval: tuple[float, float]) -> tuple[float, float]:
     low, high = interval
     return -high, -low

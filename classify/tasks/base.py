@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # Rows by which the loss of guessing is computed.
 _CHANCE_ROWS = 10_000
 
-Head = tuple[Array, Array]
 
 
 class Loss(ABC):

@@ -73,8 +73,3 @@ def trained_task(folder: str) -> Task:
 def task_of(name: str, labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
     """A task by its name, its labels and what it keeps for prediction."""
     return _BY_NAME[name].from_settings(labels, settings)
-
-
-def primary_metric(name: str) -> str | None:
-    """The metric that compares models of a task, by the name in metrics.json; None for unknown tasks."""
-    return _BY_NAME[name].primary if name in _BY_NAME else None

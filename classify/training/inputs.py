@@ -39,7 +39,6 @@ from classify.training.parts import NO_PARTS, Parts
 from classify.training.table_report import Report, inspect_splits
 from classify.training.tracking import choose_trackers
 
-# Bytes of a number in predictions.csv, with its comma.
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,6 @@ class RunInputs:
     @functools.cached_property
     def inspection(self) -> Report:
         return inspect_splits(self.splits)
-
-    def describe(self) -> list[str]:
-        """All decisions so far, the lines on the table, and the notes."""
-        return [
-            *(finding.line() for finding in decisions(self.findings)),
-            *self.inspection.summary_lines(),
-            *self.inspection.duplicate_lines(),
-            *(finding.line() for finding in notes(self.findings)),
-        ]
 
 
 def check(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[str, Table] | None = None) -> RunInputs:

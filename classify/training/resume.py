@@ -30,16 +30,6 @@ def find(output: Output) -> Checkpoint | None:
     return _find_on_main(output, lambda: _newest(output))
 
 
-def find_step(output: Output, step: int) -> Checkpoint:
-    """The checkpoint of a step of this run, the same on every rank. A collective.
-
-    Raises CheckpointError where it is not valid.
-    """
-    saved = _find_on_main(output, lambda: checkpoint.load(output.checkpoints / checkpoint.folder_name(step)))
-    assert saved is not None
-    return saved
-
-
 def _find_on_main(output: Output, find_here: Callable[[], Checkpoint | None]) -> Checkpoint | None:
     answer: dict[str, Any] | None = None
     if output.world.is_main:

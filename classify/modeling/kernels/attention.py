@@ -3,7 +3,8 @@
 torch's kernel needs a call for each length; a step of 32 short texts has a dozen lengths. Here each call computes a
 whole group of texts (see `classify.modeling.layout`), in the forward and the backward pass.
 
-Texts of more than about 512 tokens have too many scores to keep: torch's attention computes them one by one.
+Texts of more than about 512 tokens have too many scores to keep: with one of them in a micro-batch, torch's attention
+computes its texts.
 """
 
 from __future__ import annotations
