@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import psutil
@@ -14,7 +12,6 @@ from classify.launch import accelerators
 
 T = TypeVar("T")
 
-_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 # Out-of-memory messages of torch, C++ and CUDA's libraries, besides torch.OutOfMemoryError.
 _NO_ROOM = (

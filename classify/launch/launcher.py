@@ -269,9 +269,7 @@ def first_host(text: str) -> str:
 
 @functools.cache
 def here() -> Launch:
-    """The place of this process, read once; where the variables are invalid, that of a rank 0 on one machine.
-
-    """
+    """The place of this process, read once; where the variables are invalid, that of a rank 0 on one machine."""
     try:
         return read_launch(os.environ)
     except DeviceError:

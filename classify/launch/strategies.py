@@ -52,12 +52,7 @@ STRATEGIES = {
         takes_lora=False,
         needs_own_backend=True,
     ),
-    "model": StrategySpec(
-        "one",
-        "model parallelism",
-        splits=("weights",),
-        takes_half_weights=False,
-    ),
+    "model": StrategySpec("one", "model parallelism", splits=("weights",), takes_half_weights=False),
 }
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _CHANCE_ROWS = 10_000
 
 
-
 class Loss(ABC):
     """The training loss, as sums: the rows of a step are spread over ranks and micro-batches."""
 

@@ -24,7 +24,7 @@ from classify.data.splits import Rows, Splits
 from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
-from classify.findings import Finding, decided, decisions, note, notes
+from classify.findings import Finding, decided, note
 from classify.launch import device_plan, launcher, spawn
 from classify.modeling import sizes
 from classify.modeling.hub import ModelFolder, resolve_model
@@ -38,7 +38,6 @@ from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from classify.training.parts import NO_PARTS, Parts
 from classify.training.table_report import Report, inspect_splits
 from classify.training.tracking import choose_trackers
-
 
 
 @dataclass(frozen=True)

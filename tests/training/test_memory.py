@@ -15,7 +15,7 @@ import torch
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
-from classify.distributed.memory import main_memory, out_of_memory
+from classify.distributed.memory import out_of_memory
 from classify.errors import ClassifyError, RankError
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import freeze_unused, load_pretrained
@@ -205,26 +205,3 @@ def test_onednn_without_a_primitive_is_out_of_memory_only_where_memory_is_short(
 )
 def test_what_counts_as_out_of_memory(error: Exception, memory: bool) -> None:
     assert out_of_memory(error) is memory
-
-
-@pytest.mark.parametrize(
-    ("line", "limits", "wanted"),
-    [
-        ("0::/jobs/mine", {"jobs/mine/memory.max": "3000000", "jobs/memory.max": "2000000"}, 2_000_000),
-        ("0::/jobs/mine", {"jobs/mine/memory.max": "max"}, None),
-        ("0::/../elsewhere", {"memory.max": "4000000"}, 4_000_000),
-        ("4:cpu,memory:/mine", {"memory/mine/memory.limit_in_bytes": "5000000"}, 5_000_000),
-        ("4:cpu:/mine", {"memory/mine/memory.limit_in_bytes": "5000000"}, None),
-        (None, {}, None),
-    ],
-)
-def test_main_memory_is_what_a_container_or_a_job_leaves(
-    tmp_path: Path, line: str | None, limits: dict[str, str], wanted: int | None
-) -> None:
-    for name, text in limits.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    own = tmp_path / "cgroup"
-    if line is not None:
-        own.write_text(line + "\n")
-    assert main_memory(own, tmp_path) == (wanted or psutil.virtual_memory().total)
