@@ -47,7 +47,10 @@ def run(arguments: Sequence[str], program: str) -> int:
     renames_alone = suspects.is_dir() and options.label_names is not None
     if not suspects.is_file() and not renames_alone:
         got = "a folder" if suspects.is_dir() else "no such file"
-        raise InputError(f"--apply {options.apply}: expected suspects.csv in the folder of a run. Got {got} instead.")
+        raise InputError(
+            f"--apply {options.apply}: expected suspects.csv in the folder of a run, which --folds writes where labels "
+            f"are probably wrong. Got {got} instead."
+        )
     folder = suspects.absolute() if renames_alone else suspects.absolute().parent
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path

@@ -40,7 +40,7 @@ def read_lines(
     A first line with the names of the text columns is a header of CSV, an object begins JSON Lines; else each line is a
     text. Raises InputError for a line that does not fit.
     """
-    lines = _Lines(options.encoding or "utf-8")
+    lines = _Lines(options.encoding or "utf-8-sig")
     first = next(lines, None)
     if first is None:
         return
@@ -53,10 +53,8 @@ def read_lines(
     everything = itertools.chain([] if delimiter is not None else [first], lines)
     note = None
     if delimiter is not None:
-        if len(headers[delimiter]) == 1:
-            delimiter = _UNIT_SEPARATOR
-        records: Iterator[Any] = csv.reader(everything, delimiter=delimiter)
         names = headers[delimiter]
+        records: Iterator[Any] = csv.reader(everything, delimiter=delimiter if len(names) > 1 else _UNIT_SEPARATOR)
     elif first.lstrip().startswith("{"):
         records, names = map(_parse, everything), []
     elif re.fullmatch(r"\s*\[\s*(\{.*)?", first, re.DOTALL):

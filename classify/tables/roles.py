@@ -204,11 +204,11 @@ class _Search:
         named = self._find_named(free)
         if len(named) > 1:
             return self._ask_labels(free, named)
-        predicted = [name for name, column in self.free.items() if rules.is_named(name, "prediction") and column.recurs]
-        if predicted:  # labels only once somebody has corrected them
-            return self._ask_labels(self.free, [name for name in predicted if normalize_name(name) != "confidence"])
+        predicted = [name for name in self.free if normalize_name(name).startswith("predicted")]
         fitting = {name: column for name, column in free.items() if column.recurs or column.is_score}
         fitting = {name: column for name, column in fitting.items() if not self._is_text(column)}
+        if predicted and not named:  # labels only once somebody has corrected them
+            return self._ask_labels(self.free, [*predicted, *fitting])
         if not fitting and not named:
             return self._ask_labels(free, list(free))
         if len(fitting) == 1 and len(free) == 1 and not named:

@@ -46,6 +46,7 @@ def test_what_texts_tell_is_measured() -> None:
     [
         ({"id": [str(n) for n in range(400)], "a": TEXTS, "b": LABELS}, "a", "b"),
         ({"status": DRAW.choices(["open", "shut"], k=400), "body": TEXTS, "queue": LABELS}, "body", "queue"),
+        ({"text": TEXTS, "predicted_label": LABELS, "label": LABELS}, "text", "label"),
         ({"text": TEXTS, "author": DRAW.choices(["Ann", "Bob"], k=400)}, "text", "author"),
         ({"title": [f"about {n}" for n in range(400)], "body": TEXTS, "kind": LABELS}, "body", "kind"),
     ],
@@ -67,6 +68,7 @@ def test_texts_that_are_not_read_are_named_with_the_flags(tmp_path: Path) -> Non
         ({"prompt": TEXTS, "reply": TEXTS[::-1], "label": LABELS}, "--text-pair-column .* for a pair"),
         ({"text": TEXTS, "topic": LABELS, "team": LABELS[3:] + LABELS[:3]}, 'labels: "topic" .*, "team" '),
         ({"text": TEXTS, "predicted_label": LABELS}, 'labels: "predicted_label"'),
+        ({"text": TEXTS, "predicted": LABELS, "topic": LABELS}, 'labels: "predicted" .*, "topic" '),
         ({"parts": [f'["{text}"]' for text in TEXTS], "label": LABELS}, 'texts: "parts" .* --text-column "parts"'),
     ],
 )

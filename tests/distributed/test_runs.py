@@ -383,7 +383,7 @@ def test_tables_are_tokenized_before_the_processes_meet_and_once_for_all(
     places = [{**place, "XDG_CACHE_HOME": str(tmp_path)} for place in rank_environments(2)]
 
     def entries() -> dict[str, tuple[int, int]]:
-        result = {path: path.stat() for path in (tmp_path / "classify" / "tables").glob("[!.]*/*")}
+        result = {path: path.stat() for path in (tmp_path / "classify" / "tokens").glob("[!.]*/*")}
         return {str(path): (about.st_ino, about.st_mtime_ns) for path, about in result.items()}
 
     ranks = [start(tmp_path, "run_classify.py", *words, **places[0])]

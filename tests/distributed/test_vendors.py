@@ -154,7 +154,7 @@ def test_tasks_that_see_one_device_each(model_folder: Path, table: Path, tmp_pat
         record = read_json(tmp_path / "out" / "run.json")
         assert [place["device"] for place in record["topology"]] == ["cuda:0", "cuda:0"]
         return
-    (line,) = (line for output in outputs for line in output.splitlines() if line.startswith("error: "))
+    (line,) = {line for output in outputs for line in output.splitlines() if line.startswith("error: ")}
     assert line.startswith(
         "error: rank 0 and rank 1 are on the same device (cuda:0 of one machine), which nccl refuses"
     )

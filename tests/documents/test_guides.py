@@ -52,6 +52,8 @@ def test_the_quickstart(place: Path, model_folder: Path) -> None:
         if words[1] == "train":
             steps = ["--epochs", "0"] if "--folds" in words else ["--max-steps", "2"]
             words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", *steps]
+        if words[1] == "clean":
+            accept(place / words[words.index("--apply") + 1])
         done = run(place, *words)
         assert done.returncode == 0, f"{line}: {done.stderr}"
     for name in ("predictions.csv", "predictions.parquet", "checked.xlsx", "corrected.csv"):
@@ -67,7 +69,10 @@ def test_the_loop(model_folder: Path, tmp_path: Path) -> None:
     for line in commands(LOOP):
         words = shlex.split(line)
         if words[1] == "train":
-            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", "--epochs", "0"]
+            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0"]
+            words += ["--epochs", "16", "--learning-rate", "1e-3"] if "--folds" in words else ["--epochs", "0"]
+        if words[1] == "clean":
+            accept(tmp_path / words[words.index("--apply") + 1])
         done = run(tmp_path, *words)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         if words[1] == "suggest":
@@ -115,22 +120,35 @@ def correct(path: Path, labels: dict[str, str]) -> None:
     book = openpyxl.load_workbook(path)
     header, *rows = book.worksheets[0].iter_rows()
     names = [cell.value for cell in header]
-    assert names[:3] == ["text", "price", "predicted_label"]
-    assert names[-1] == "accepted"
+    assert names[:4] == ["text", "price", "predicted_label", "accepted"]
     header[2].value = "label"
     for row in rows:
         row[2].value = labels[row[0].value]
     book.save(path)
 
 
+def accept(path: Path) -> None:
+    """Accept all suggested labels."""
+    rows = read_rows(path)
+    write_rows(path, [{**row, "accept": "x"} for row in rows])
+
+
 def fill_in(path: Path, labels: dict[str, str]) -> None:
     """Label all rows but the last."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(path)
     assert len(rows) == 50
     for row in rows[:-1]:
         assert not row["label"]
         row["label"] = labels[row["text"]]
+    write_rows(path, rows)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()

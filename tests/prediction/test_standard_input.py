@@ -46,7 +46,9 @@ def test_rows_come_out_as_they_come_in(predicting: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "content", ['{"text": "my card"}\n{"text": "the app"}\n', "my card\nthe app"], ids=["JSON Lines", "lines"]
+    "content",
+    ['{"text": "my card"}\n{"text": "the app"}\n', "my card\nthe app", "\ufefftext\nmy card\nthe app\n"],
+    ids=["JSON Lines", "lines", "one column"],
 )
 def test_other_forms(predicting: subprocess.Popen[str], content: str) -> None:
     output, errors = predicting.communicate(content, timeout=60)

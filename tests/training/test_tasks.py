@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 from sklearn.metrics import f1_score
 
 import classify
@@ -23,7 +21,6 @@ from classify.evaluation.multi_label_metrics import choose_thresholds
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.page import write_report
 from classify.training.run import train
-from tests.support import processes
 from tests.support.runs import make_config, read_json, stop_at
 from tests.support.tasks import CASES, CLASSES, Case, make_labels, words_of
 
@@ -467,22 +464,6 @@ def test_a_head_that_cannot_be_kept(model_folder: Path, tmp_path: Path) -> None:
         InputError, match=r"--head keep: --model .* was not trained on 'aa', 'bb', 'cc'; give --head probe"
     ):
         train(make_config(first, others, tmp_path / "out", head="keep"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_head_grows_by_rows_for_new_labels(model_folder: Path, tmp_path: Path, strategy: str) -> None:
-    """The others stay as they were, so a model learns new classes without another order or scale of the old ones."""
-    table = write_rows(tmp_path / "my.csv", ["b", "a"])
-    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, learning_rate=1e-5, calibrate="none"))
-    more = write_rows(tmp_path / "more.csv", ["b", "c", "a"], 90)
-    words = f"--data {more} --model {first} --output-dir out --learning-rate 1e-12 --calibrate none --epochs 1 --cpu"
-    done = processes.run(tmp_path, *f"run_classify.py {words} --nproc 2 --strategy {strategy} --precision fp32".split())
-    assert done.returncode == 0, done.stderr
-    earlier, later = (load_file(folder / "model.safetensors") for folder in (first, tmp_path / "out"))
-    for name in ("classifier.weight", "classifier.bias"):
-        torch.testing.assert_close(later[name][:2], earlier[name], rtol=0, atol=1e-6)
-        assert later[name][2].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
