@@ -15,9 +15,8 @@ from torch import nn
 from classify.data.tokenize import Tokens
 from classify.findings import Finding
 from classify.launch import accelerators
-from classify.modeling import half_weights, lora, sizes
+from classify.modeling import lora, sizes
 from classify.modeling.cls_hooks import collect_features, install_hooks, mark_packed
-from classify.modeling.half_weights import MasterWeights
 from classify.modeling.hub import first_position
 from classify.modeling.kernels.base import AttentionKernel, Kernel
 from classify.modeling.kernels.linear import uses_onednn_linear
@@ -47,7 +46,7 @@ class Classifier(nn.Module):
         self.findings = tuple(findings)  # for the user, on loading
         self._pad_token_id = pad_token_id
         self._first_position = first_position(model.config.to_dict())
-        self._half_weights = False
+        self._autocasts = True
         self._attention = BY_TORCH
         self.padding = Padding()  # shapes of padded batches, and of targets
         self._token_multiple = 1
@@ -159,7 +158,7 @@ class Classifier(nn.Module):
         """
         # The output layer of a regression holds the mean of the scores; in half precision all scores would round to it.
         head_in_fp32 = self.precision.rounds_scores and not self.training and not features
-        with contextlib.nullcontext() if self._half_weights else self.precision.autocast(self.training):
+        with self.precision.autocast(self.training) if self._autocasts else contextlib.nullcontext():
             outputs = self.features(batch) if features or head_in_fp32 else self.logits(batch)
         if head_in_fp32:
             outputs = self.output_layer(outputs.float())
@@ -181,16 +180,9 @@ class Classifier(nn.Module):
             self.logits(batch)
         return collected[0]
 
-    def cast_to_half(self) -> MasterWeights:
-        """Cast weights to half precision at levels 2 and 3; see `half_weights.cast_to_half`."""
-        self._half_weights = self.precision.rounds_weights
-        return half_weights.cast_to_half(self.model, self.precision)
-
-    def restore_fp32(self, masters: MasterWeights) -> None:
-        """Restore fp32 weights; forward passes then use autocast."""
-        if self._half_weights:
-            half_weights.restore_fp32(self.model, masters)
-        self._half_weights = False
+    def use_autocast(self, used: bool) -> None:
+        """Whether forward passes enter autocast; weights in half precision need none."""
+        self._autocasts = used
 
 
 def output_layer(model: Any) -> nn.Linear:

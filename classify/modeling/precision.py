@@ -2,7 +2,7 @@
 
 Apex's levels (https://nvidia.github.io/apex/amp.html) are supported. O0 is fp32. O1 is autocast: weights in fp32,
 products in half precision, with a gradient scaler under fp16. O2 keeps weights in half precision and norms in fp32;
-the optimizer updates fp32 master weights (`classify.modeling.half_weights`). O3 is half precision throughout.
+the optimizer updates fp32 master weights (`training.strategies.half_weights`). O3 is half precision throughout.
 """
 
 from __future__ import annotations
