@@ -13,8 +13,7 @@ import numpy.typing as npt
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import Tokens
 from classify.errors import InputError
-from classify.evaluation.predictions_file import FILE as PREDICTIONS
-from classify.evaluation.predictions_file import read_predictions
+from classify.evaluation.predictions_file import FILE as PREDICTIONS, read_predictions
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task

@@ -1,1 +1,27 @@
 """Prediction with a result folder; imports no training code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classify.lazy import submodules
+
+if TYPE_CHECKING:
+    from classify.prediction import (
+        columns as columns,
+        drift as drift,
+        evaluate as evaluate,
+        explanations as explanations,
+        inputs as inputs,
+        labelled as labelled,
+        lines as lines,
+        occlusion as occlusion,
+        onnx as onnx,
+        predictor as predictor,
+        pytorch as pytorch,
+        stream as stream,
+        suggest as suggest,
+        thresholds as thresholds,
+    )
+
+__getattr__ = submodules(__name__)

@@ -1,1 +1,34 @@
 """Read tables of texts and labels: `read_table` is the door, `roles.find_columns` says which column is what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classify.lazy import submodules
+
+if TYPE_CHECKING:
+    from classify.tables import (
+        arrow_file as arrow_file,
+        cache as cache,
+        csv_file as csv_file,
+        decide as decide,
+        excel as excel,
+        folders as folders,
+        header as header,
+        json_file as json_file,
+        labels as labels,
+        options as options,
+        profile as profile,
+        read as read,
+        roles as roles,
+        rules as rules,
+        source as source,
+        split_column as split_column,
+        table as table,
+        text as text,
+        text_hashes as text_hashes,
+        texts as texts,
+        writers as writers,
+    )
+
+__getattr__ = submodules(__name__)

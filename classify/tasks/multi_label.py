@@ -29,6 +29,7 @@ from classify.tables.labels import (
     SEPARATORS,
     ClassNames,
     find_missing,
+    find_separator as find_separator_of,
     is_no_label,
     label_sort_key,
     list_counts,
@@ -37,7 +38,6 @@ from classify.tables.labels import (
     split_cell,
     value_counts,
 )
-from classify.tables.labels import find_separator as find_separator_of
 from classify.tables.table import Table
 from classify.tasks.base import Loss, Task
 from classify.tasks.heads import (

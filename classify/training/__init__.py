@@ -1,1 +1,41 @@
 """A training run: inputs, loop, checkpoints, result folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classify.lazy import submodules
+
+if TYPE_CHECKING:
+    from classify.training import (
+        callbacks as callbacks,
+        checkpoint as checkpoint,
+        contrastive as contrastive,
+        curve as curve,
+        dry_run as dry_run,
+        finish as finish,
+        folds as folds,
+        inputs as inputs,
+        inspection as inspection,
+        linear_probe as linear_probe,
+        open_set as open_set,
+        optimizer as optimizer,
+        output as output,
+        output_dir as output_dir,
+        parts as parts,
+        progress as progress,
+        result_files as result_files,
+        resume as resume,
+        run as run,
+        run_record as run_record,
+        setup as setup,
+        stages as stages,
+        table_report as table_report,
+        terminal as terminal,
+        timeline as timeline,
+        tracking as tracking,
+        train_log as train_log,
+        trainer as trainer,
+    )
+
+__getattr__ = submodules(__name__)

@@ -8,8 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from classify.errors import InputError
 from classify.tables.decide import QuestionError

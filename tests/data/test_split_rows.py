@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classify.data.split_rows import assign_folds, cap_rows
-from classify.data.split_rows import split_rows as split_copies
+from classify.data.split_rows import assign_folds, cap_rows, split_rows as split_copies
 from classify.tables.text_hashes import find_overlap, text_hashes
 
 

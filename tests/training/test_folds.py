@@ -18,8 +18,7 @@ from classify.cli import main
 from classify.errors import InputError, Interrupted
 from classify.evaluation.scored_rows import ScoredRows
 from classify.tasks.registry import trained_task
-from classify.training import folds as folds_module
-from classify.training import linear_probe
+from classify.training import folds as folds_module, linear_probe
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
 from tests.support.tasks import CASES
