@@ -21,6 +21,8 @@ from classify.data.reading import read_tables
 from classify.data.sampler import BatchSampler
 from classify.data.split_table import split_table
 from classify.data.tokenize import TokenizedSplit, get_padding_id, load_tokenizer, tokenize
+from classify.distributed.group import start
+from classify.launch.launch import Launch
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.hub import resolve_model
 from classify.modeling.kernels.registry import KERNELS
@@ -45,7 +47,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--steps-a-turn", type=int, default=4)
     options = parser.parse_args()
-    device = TrainingConfig(use_cpu=options.cpu).device
+    device = torch.device(TrainingConfig(use_cpu=options.cpu)._setup_devices(Launch.read()).device)
     for kernel in KERNELS:
         if not kernel.applies(device):
             continue
@@ -77,12 +79,13 @@ def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:
     texts = splits.train.texts(splits.columns.text)
     tokens = tokenize(tokenizer, texts, options.max_length)
     model = load_pretrained(folder, task.labels, seed=config.seed, pad_token_id=get_padding_id(tokenizer))
-    model.install_kernels(config.device, off)
-    strategy = make_strategy(model, config, config.start())
-    model.to(config.device)
-    model.set_precision(choose_precision(options.precision, config.device, None))
+    world = start(config._setup_devices(Launch.read()))
+    model.install_kernels(world.device, off)
+    strategy = make_strategy(model, config, world)
+    model.to(world.device)
+    model.set_precision(choose_precision(options.precision, world.device, None))
     rows = np.arange(len(texts))
-    choose_packing(model, config.start())
+    choose_packing(model, world)
     batches = BatchSampler(len(texts), options.batch_size, config.seed)
     loss = task.loss(config, splits.train.targets)
     trainer = Trainer(strategy, TokenizedSplit(tokens, rows, splits.train.targets), batches, loss)

@@ -18,6 +18,7 @@ from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
 from classify.errors import InputError
 from classify.files import read_json
+from classify.launch.launch import Launch
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
@@ -213,44 +214,54 @@ def train(
 
     flags = {"loss": loss} if isinstance(loss, str) else {}
     parts = Parts(callbacks, None if isinstance(loss, str) else loss, metrics or {})
-    place: dict[str, Any] = {"rank": rank, "world_size": world_size, "init_method": init_method}
     if isinstance(data, RunConfig):
         if labels is not None or options or flags:
             raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
-        return _run(data, place, parts, pages=True)
-    return _train(data, labels, place, {**options, **flags}, parts, pages=True)
+        local_rank = data.training.local_rank
+        return _run(data, _place(rank, world_size, init_method, local_rank), parts, pages=True)
+    launch = _place(rank, world_size, init_method, int(options.get("local_rank", -1)))
+    return _train(data, labels, launch, {**options, **flags}, parts, pages=True)
+
+
+def _place(rank: int | None, world_size: int | None, init_method: str | None, local_rank: int) -> Launch:
+    """The place of this process: the caller's, else that which a launcher's variables say."""
+    if rank is not None and world_size is not None and init_method is not None:
+        return Launch.spawned(rank, world_size, init_method, local_rank)
+    if rank is not None or world_size is not None or init_method is not None:
+        raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
+    return Launch.read(local_rank=local_rank)
 
 
 def _run(
     config: RunConfig,
-    place: dict[str, Any],
+    launch: Launch,
     parts: Parts | None = None,
     tables: Mapping[str, Table] | None = None,
     *,
     pages: bool,
 ) -> Path:
     """Train and return the output folder; `pages` writes the report and the model card."""
-    from classify.launch.process_settings import prepare_threads, preserve_settings
+    from classify.launch.process import prepare_threads, preserve_settings
     from classify.training.run import train as train_config
     from classify.training.timeline import Timeline
 
     prepare_threads()  # these stay: a forked process has no others
     timeline = Timeline()
     with preserve_settings():
-        folder = train_config(config, **place, timeline=timeline, parts=parts, in_memory=tables)
+        folder = train_config(config, launch=launch, timeline=timeline, parts=parts, in_memory=tables)
         if pages:
             from classify.report.after_run import write_pages_of_run
 
-            write_pages_of_run(folder, config.training, timeline)
+            write_pages_of_run(folder, config.training, timeline, launch)
     return folder
 
 
 def _train(
-    data: Any, labels: Any, place: dict[str, Any], options: dict[str, Any], parts: Parts | None = None, *, pages: bool
+    data: Any, labels: Any, launch: Launch, options: dict[str, Any], parts: Parts | None = None, *, pages: bool
 ) -> Run:
     """Train on a table of any kind."""
     config, tables = _configure(data, labels, options, "classify.train")
-    folder = _run(config, place, parts, tables, pages=pages)
+    folder = _run(config, launch, parts, tables, pages=pages)
     return Run(folder, use_cpu=config.training.use_cpu)
 
 

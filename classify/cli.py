@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from classify.commands import COMMANDS, load_command, usage
 from classify.commands.failure import fail, print_error
 from classify.errors import InputError, Interrupted, discard_output
-from classify.launch import interrupts, process_settings
+from classify.launch import process, signals
 from classify.versions import __version__, check_platform
 
 
@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None, program: str = "classify") -> int:
     # The libraries create a million objects that stay. Garbage collection over them, and at exit, would take a quarter
     # of a short command's time.
     gc.set_threshold(100_000, 50, 100)
-    process_settings.prepare_process()
-    interrupts.handle_sigint()
+    process.prepare_process()
+    signals.handle_sigint()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as for some daemons
             discard_output(name)
@@ -49,7 +49,7 @@ def _run(arguments: list[str], program: str) -> int:
             )
         return int(load_command("train").run(arguments, program))
     except (Exception, KeyboardInterrupt) as error:
-        if interrupts.was_interrupted(error) and not isinstance(error, Interrupted):
+        if signals.was_interrupted(error) and not isinstance(error, Interrupted):
             return fail("interrupted", 128 + signal.SIGINT, debug)
         return print_error(error, debug)
 

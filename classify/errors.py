@@ -50,13 +50,6 @@ class InputError(ClassifyError):
         self.faults = faults
 
 
-def is_lost_peer(error: BaseException) -> bool:
-    """Whether another process of the group ended, or made no progress, while this one waited for it."""
-    text = str(error).lower()
-    signs = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting")
-    return any(sign in text for sign in signs)
-
-
 class ErrorList(list[str]):
     """Faults to be raised together."""
 
@@ -145,6 +138,8 @@ class CheckpointError(ClassifyError):
 class Interrupted(ClassifyError):
     """The run was stopped by a signal, after saving. Exit 128 + signal: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM."""
 
-    def __init__(self, message: str, signal_number: int):
+    def __init__(self, message: str, signal_number: int, *, is_printed: bool = True):
         super().__init__(message)
         self.exit_code = 128 + signal_number
+        # All ranks raise it; one process of each machine prints it.
+        self.is_printed = is_printed

@@ -20,6 +20,7 @@ from classify.api import Run, _train, indexes_differ
 from classify.config.fields import describe
 from classify.errors import InputError
 from classify.files import read_json
+from classify.launch.launch import Launch
 from classify.prediction import explanations
 from classify.tasks.registry import trained_task
 
@@ -128,7 +129,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
                 "another, or none. Clones, as in cross-validation, would share it."
             )
         self._folder = folder
-        self.run_: Run = _train(pa.table(columns), None, {}, options, pages=self.output_dir is not None)
+        self.run_: Run = _train(pa.table(columns), None, Launch.read(), options, pages=self.output_dir is not None)
         self.classes_, self._names = classes, names
         return self
 

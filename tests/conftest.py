@@ -15,7 +15,6 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from classify.launch import launcher
 from tests.support import tiny
 from tests.support.person import Person
 from tests.support.processes import run, run_python
@@ -38,12 +37,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tokenised tables of tests stay out of the person's cache."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(autouse=True)
-def _own_place() -> None:
-    """Tests change the variables of launchers, which a process reads once."""
-    launcher.here.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from classify.commands import flags
-from classify.commands.failure import forward_prediction_errors
+from classify.commands.failure import announce_errors
+from classify.config.devices import DeviceConfig
 from classify.config.parser import Parser
-from classify.console import align_columns
+from classify.console import align_columns, allow_progress
 from classify.errors import EXCERPT, InputError, escape_controls
+from classify.launch.launch import Launch
 from classify.modeling.result_folder import read_settings
 
 if TYPE_CHECKING:
@@ -56,10 +58,12 @@ def _compare_table(options: argparse.Namespace, program: str) -> int:
     """Print how a table differs from the rows that scored a run."""
     if options.model is None or options.data is None or options.folders:
         raise InputError(f"{program}: expected --model and --data, without folders.")
-    flags.check_standard_input(options.data)
+    launch = Launch.read()
+    allow_progress(launch.is_main)
+    flags.check_standard_input(options.data, launch)
     from classify.prediction.inputs import read_texts
 
-    with forward_prediction_errors(use_cpu=options.cpu):
+    with announce_errors(launch, DeviceConfig(use_cpu=options.cpu)):
         settings = read_settings(options.model)
         reading = flags.read_options(options)
         table, texts = read_texts(options.data, settings, options.text_column, options.text_pair_column, reading)
@@ -67,7 +71,7 @@ def _compare_table(options: argparse.Namespace, program: str) -> int:
     from classify.prediction.predictor import load_classifier
 
     with load_classifier(
-        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True, launch=launch
     ) as predictor:
         drift, left_out = compare_with_run(predictor, table, texts)
         if not predictor.world.is_main:

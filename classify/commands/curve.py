@@ -11,7 +11,7 @@ from classify.config.parser import Parser
 from classify.config.recipe import PRESETS
 from classify.console import format_seconds
 from classify.errors import InputError, escape_controls
-from classify.launch import launcher
+from classify.launch.launch import Launch
 
 
 def make_parser(program: str) -> Parser:
@@ -33,7 +33,7 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
-    if launcher.here().is_launched:
+    if Launch.read().is_launched:
         raise InputError(f"{program}: it works in one process; leave the launcher out.")
     draws = None if options.draws is None else flags.count(options.draws, "--draws")
     folder = Path(options.model)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from classify import distributed
 from classify.commands import flags
 from classify.config.parser import Parser
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
 from classify.errors import ErrorList, InputError
+from classify.launch import describe
+from classify.launch.launch import Launch
 
 _PLANNED = "cuda"
 # A line is printed for each.
@@ -46,8 +49,6 @@ def run(arguments: Sequence[str], program: str) -> int:
     with faults.collect():
         batch_size = flags.count(options.batch_size, "--batch-size")
     faults.raise_if_any()
-    from classify.launch import describe
-
     if planned:
         machines = nnodes or len(counts)
         if (processes := machines * max(counts)) > _MOST_PROCESSES:
@@ -62,8 +63,10 @@ def run(arguments: Sequence[str], program: str) -> int:
             )
         topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device or _PLANNED)
     else:
-        with TrainingConfig(use_cpu=options.cpu).start() as world:
+        settings = TrainingConfig(use_cpu=options.cpu)
+        with distributed.group.start(settings._setup_devices(Launch.read()), settings.ddp_timeout) as world:
             topology, plan = world.topology, world.plan
     if plan.launch.is_main:
-        describe.show(topology, plan, batch_size, {} if planned else os.environ)
+        print(describe.table(topology, plan, batch_size, {} if planned else os.environ), end="\n\n")
+        print(describe.words(topology, plan))
     return 0

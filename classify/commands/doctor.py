@@ -9,6 +9,9 @@ from typing import Any
 
 from classify.config.parser import Parser
 from classify.errors import ClassifyError, escape_controls
+from classify.launch.launch import Launch
+from classify.launch.plan import plan_devices
+from classify.launch.process import available_cores
 
 _FAILED = "failed"
 
@@ -36,22 +39,21 @@ def describe() -> dict[str, Any]:
     """The facts by name."""
     import torch
 
-    from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, TrainingConfig
-    from classify.launch import launcher
-    from classify.launch.process_settings import set_variables
+    from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
+    from classify.launch.process import set_variables
     from classify.modeling.precision import has_bf16_instructions
     from classify.versions import versions
 
     try:
-        with TrainingConfig().start() as world:
-            device = f"{world.describe()} ({world.plan.reason})"
+        plan = plan_devices(Launch.read())
+        device = f"{plan.describe()} ({plan.reason})"
     except ClassifyError as error:  # a launcher's variables, say, which are among these facts
         device = f"{_FAILED}: {error}"
     bf16 = "with" if has_bf16_instructions() else "without"
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "processor": f"{launcher.available_cores()} cores, {torch.get_num_threads()} threads, {bf16} bf16 instructions",
+        "processor": f"{available_cores()} cores, {torch.get_num_threads()} threads, {bf16} bf16 instructions",
         "device": device,
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'no'}",
         "models": ", ".join(f"{name}: {_describe_origin(name)}" for name in (DEFAULT_MODEL, MULTILINGUAL_MODEL)),

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.commands import flags
-from classify.commands.failure import forward_prediction_errors
+from classify.commands.failure import announce_errors
+from classify.config.devices import DeviceConfig
 from classify.config.parser import Parser
+from classify.console import allow_progress
 from classify.errors import InputError, escape_controls, list_some
 from classify.files import read_json, why_not_writable
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.training.output_dir import nearest_existing
 
 if TYPE_CHECKING:
@@ -39,13 +41,14 @@ def make_parser(program: str) -> Parser:
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    options = make_parser(program).parse(arguments, ["model", "data"])
+    options, launch = make_parser(program).parse(arguments, ["model", "data"]), Launch.read()
+    allow_progress(launch.is_main)
     from classify.data.split_record import find_trained
     from classify.prediction.labelled import read_labelled
     from classify.tables.source import stem_of
 
-    with forward_prediction_errors(use_cpu=options.cpu):
-        flags.check_standard_input(options.data)
+    with announce_errors(launch, DeviceConfig(use_cpu=options.cpu)):
+        flags.check_standard_input(options.data, launch)
         labelled = read_labelled(
             options.model,
             options.data,
@@ -59,7 +62,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         folder = Path(options.output_dir or Path("evaluations") / name)
         if options.output_dir is None and not options.overwrite_output_dir:
             folder = _free_folder(name)
-        if launcher.here().checks_output_dir:
+        if launch.checks_output_dir:
             _check_folder(folder, overwrite=options.overwrite_output_dir)
         trained, _ = find_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics
@@ -70,7 +73,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.report.after_run import write_pages
 
     with load_classifier(
-        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True, launch=launch
     ) as predictor:
         scores, unseen = evaluate(predictor, labelled, folder, trained)
     if predictor.world.is_main:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 import traceback
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from classify.errors import (
-    ClassifyError,
-    InputError,
-    Interrupted,
-    discard_output,
-    disk_refusal,
-    escape_controls,
-    is_lost_peer,
-)
-from classify.launch import interrupts, launcher
-
-if TYPE_CHECKING:
-    from classify.distributed.world import World
+from classify import distributed
+from classify.config.devices import DeviceConfig
+from classify.errors import ClassifyError, InputError, Interrupted, discard_output, disk_refusal, escape_controls
+from classify.launch.launch import Launch
 
 
 def print_error(error: BaseException, debug: bool) -> int:
     """Print an error's message and return its exit code."""
-    if getattr(error, "reported", False):
-        if debug:
-            traceback.print_exc()
-        return _exit_code(error)
-    if isinstance(error, Interrupted) and not launcher.here().is_local_main:  # all ranks have agreed on it
+    if isinstance(error, Interrupted) and not error.is_printed:
         return error.exit_code
     if isinstance(error, ClassifyError):
         return fail(str(error), error.exit_code, debug)
@@ -48,10 +35,6 @@ def print_error(error: BaseException, debug: bool) -> int:
         where = f"{error.filename}: " if error.filename else ""
         hint = "; the temporary folder may be full (TMPDIR)" if not where and error.errno == errno.ENOSPC else ""
         return fail(f"{where}{error.strerror or error}{hint}", _exit_code(error), debug)
-    if launcher.here().is_launched and is_lost_peer(error):
-        interrupts.end_if_terminated()
-        lost = "another process of this run has ended, or made no progress (--ddp-timeout); its own error says why"
-        return fail(f"{lost}. If it was killed, memory may have run out. Continue with --resume.", 1, debug)
     line = " ".join(str(error).split())[:300]
     if _is_out_of_memory(error):
         return fail(f"out of memory ({line}); use a smaller --model, or free memory", 1, debug)
@@ -61,9 +44,7 @@ def print_error(error: BaseException, debug: bool) -> int:
 def _is_out_of_memory(error: BaseException) -> bool:
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from classify.distributed.memory import out_of_memory
-
-    return out_of_memory(error)
+    return distributed.memory.out_of_memory(error)
 
 
 def _exit_code(error: BaseException) -> int:
@@ -87,18 +68,9 @@ def fail(message: str, code: int, debug: bool) -> int:
     return code
 
 
-def print_error_early(error: Exception) -> None:
-    """Print an error before the other machines receive it, which may take long."""
-    print_error(error, debug=False)
-    error.reported = True  # type: ignore[attr-defined]
-
-
-def forward_prediction_errors(*, use_cpu: bool) -> AbstractContextManager[None]:
-    """Forward an error of this block to the processes of other machines, as they would start for a prediction."""
-
-    def start() -> World:
-        from classify.prediction.pytorch import start_world
-
-        return start_world(use_cpu)
-
-    return launcher.forward_errors(start, print_error_early)
+def announce_errors(launch: Launch, settings: DeviceConfig) -> AbstractContextManager[None]:
+    """Tell the ranks of other machines of an error in this block, before the process group is formed."""
+    if not launch.spans_machines:
+        return contextlib.nullcontext()
+    group = distributed.group
+    return group.announce_errors(launch, lambda: group.start(settings._setup_devices(launch), settings.ddp_timeout))

@@ -8,7 +8,7 @@ from classify.config.fields import above, at_least, between, parse
 from classify.config.parser import Parser
 from classify.errors import InputError
 from classify.files import split_paths
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.tables.options import REMEMBERED, ReadOptions
 from classify.tables.source import is_stream
 
@@ -98,7 +98,7 @@ def count(text: str, flag: str) -> int:
     return int(parse(text, (int,), flag, above(0)))
 
 
-def check_standard_input(data: str) -> None:
+def check_standard_input(data: str, launch: Launch) -> None:
     """Raise InputError where several processes would read standard input."""
-    if any(map(is_stream, split_paths(data))) and launcher.here().is_launched:
+    if any(map(is_stream, split_paths(data))) and launch.is_launched:
         raise InputError(f"--data {data}: only one of several processes can read a stream; give a file.")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from classify.config.parser import parse_training, training_parser
 from classify.errors import InputError, escape_controls
-from classify.launch import launcher
+from classify.launch.launch import Launch
 
 _DESCRIPTION = "Inspect a table without training; the flags are those of classify train."
 make_parser = functools.partial(training_parser, description=_DESCRIPTION)
@@ -18,7 +18,7 @@ make_parser = functools.partial(training_parser, description=_DESCRIPTION)
 def run(arguments: Sequence[str], program: str) -> int:
     """Inspect a table; the flags are those of training. With --json one JSON object is printed."""
     config = parse_training(arguments, program, _DESCRIPTION)
-    if config.training.nproc is not None or launcher.here().is_launched:
+    if config.training.nproc is not None or Launch.read().is_launched:
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
     from classify.training.inputs import check
 

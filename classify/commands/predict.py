@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.commands import flags
-from classify.commands.failure import forward_prediction_errors
+from classify.commands.failure import announce_errors
+from classify.config.devices import DeviceConfig
 from classify.config.parser import Parser
 from classify.console import allow_progress, is_terminal
 from classify.errors import InputError, escape_controls
 from classify.files import split_paths
-from classify.launch import device_plan, launcher, spawn
+from classify.launch.launch import Launch
+from classify.launch.nproc import check_count, run_processes
+from classify.launch.plan import count_devices
 from classify.tables.source import STANDARD_INPUT, is_stream
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
-    allow_progress(not options.quiet)
+    launch = Launch.read()
+    allow_progress(not options.quiet and launch.is_main)
     if options.data is None and options.text is None:
         if sys.stdin is None or is_terminal(sys.stdin):
             raise InputError(f"--data or --text must be given. See {program} --help.")
@@ -86,22 +89,22 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.text is not None:
         _check_text(options)
     options.out = options.out or _OUT
-    if options.nproc is not None and not launcher.here().is_worker:
-        return spawn.run_processes(["predict", *arguments], _count_processes(options))
+    if options.nproc is not None and not launch.is_worker:
+        return run_processes(["predict", *arguments], _count_processes(options, launch))
     if options.text is not None:
-        return _predict_text(options)
-    flags.check_standard_input(options.data)
+        return _predict_text(options, launch)
+    flags.check_standard_input(options.data, launch)
     comes_in_lines = options.data == options.out == STANDARD_INPUT
-    return _predict_lines(options) if comes_in_lines else _predict_table(options)
+    return _predict_lines(options) if comes_in_lines else _predict_table(options, launch)
 
 
-def _count_processes(options: argparse.Namespace) -> int:
+def _count_processes(options: argparse.Namespace, launch: Launch) -> int:
     """The number of processes to start. Raises InputError where the rows cannot be shared."""
     if options.text is not None or any(map(is_stream, split_paths(options.data))):
         raise InputError("--nproc works only with a file; give it with --data.")
     nproc = "gpu" if options.nproc == "gpu" else flags.count(options.nproc, "--nproc")
-    spawn.check_count(nproc, launcher.read_launch(os.environ))
-    return device_plan.count_devices() if isinstance(nproc, str) else nproc
+    check_count(nproc, launch)
+    return count_devices() if isinstance(nproc, str) else nproc
 
 
 def _check_text(options: argparse.Namespace) -> None:
@@ -129,7 +132,7 @@ def _check_text(options: argparse.Namespace) -> None:
         )
 
 
-def _predict_text(options: argparse.Namespace) -> int:
+def _predict_text(options: argparse.Namespace, launch: Launch) -> int:
     from classify.modeling.result_folder import read_settings, trained_texts
 
     if trained_texts(read_settings(options.model)).pair is not None:
@@ -138,7 +141,7 @@ def _predict_text(options: argparse.Namespace) -> int:
     from classify.prediction.predictor import load_classifier
 
     with load_classifier(
-        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True, launch=launch
     ) as predictor:
         probabilities, in_scope = predictor.predict(options.text)
         if not predictor.world.is_main:
@@ -164,11 +167,10 @@ def _predict_lines(options: argparse.Namespace) -> int:
     from classify.modeling.result_folder import read_settings
     from classify.prediction.lines import read_lines
 
-    with forward_prediction_errors(use_cpu=options.cpu):
-        columns, found = _columns(options)
-        reading = flags.read_options(options)
-        parts = read_lines(read_settings(options.model), options.text_column, options.text_pair_column, reading)
-        first = list(itertools.islice(parts, 1))
+    columns, found = _columns(options)
+    reading = flags.read_options(options)
+    parts = read_lines(read_settings(options.model), options.text_column, options.text_pair_column, reading)
+    first = list(itertools.islice(parts, 1))
     from classify.prediction.predictor import load_classifier
     from classify.prediction.stream import predict_lines
 
@@ -180,10 +182,10 @@ def _predict_lines(options: argparse.Namespace) -> int:
     return 0
 
 
-def _predict_table(options: argparse.Namespace) -> int:
+def _predict_table(options: argparse.Namespace, launch: Launch) -> int:
     from classify.prediction.inputs import check_prediction
 
-    with forward_prediction_errors(use_cpu=options.cpu):
+    with announce_errors(launch, DeviceConfig(use_cpu=options.cpu)):
         columns, found = _columns(options)
         table, texts = check_prediction(
             options.model,
@@ -193,13 +195,14 @@ def _predict_table(options: argparse.Namespace) -> int:
             options.text_pair_column,
             flags.read_options(options),
             overwrite=options.overwrite,
+            launch=launch,
         )
     from classify.prediction.inputs import describe_table
     from classify.prediction.predictor import load_classifier
     from classify.prediction.stream import STANDARD_OUTPUT, predict_table
 
     with load_classifier(
-        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True, launch=launch
     ) as predictor:
         begin = time.perf_counter()
         notes = predict_table(predictor, table, texts, options.out, columns)

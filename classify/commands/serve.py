@@ -17,7 +17,7 @@ from classify.commands import flags
 from classify.config.fields import at_least, between, parse
 from classify.config.parser import Parser
 from classify.errors import InputError, escape_controls
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.serving import is_loopback
 
 _EXTRA = ("fastapi", "uvicorn", "prometheus_client")
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model"])
     port = int(parse(options.port, (int,), "--port", between(0, 65_535, include_high=True)))
     wait = float(parse(options.max_wait_ms, (float,), "--max-wait-ms", at_least(0))) / 1000
-    if launcher.here().is_launched:
+    if Launch.read().is_launched:
         raise InputError("classify serve is one process; start it without a launcher.")
     token = _read_token(options.token_file)
     if token is None and not is_loopback(options.host):

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classify.commands import flags
-from classify.commands.failure import forward_prediction_errors
+from classify.commands.failure import announce_errors
+from classify.config.devices import DeviceConfig
 from classify.config.parser import Parser
 from classify.console import allow_progress
 from classify.errors import InputError, escape_controls
+from classify.launch.launch import Launch
 
 if TYPE_CHECKING:
     from classify.prediction.predictor import Predictor
@@ -38,18 +40,19 @@ def make_parser(program: str) -> Parser:
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).parse(arguments, ["model", "data"])
-    allow_progress(True)
+    launch = Launch.read()
+    allow_progress(launch.is_main)
     count = _COUNT if options.count is None else flags.count(options.count, "--count")
     if options.out == "-":
         raise InputError("--out -: the rows go to a file; give its name.")
-    flags.check_standard_input(options.data)
+    flags.check_standard_input(options.data, launch)
     from classify.prediction.inputs import check_prediction
 
-    with forward_prediction_errors(use_cpu=options.cpu):
+    with announce_errors(launch, DeviceConfig(use_cpu=options.cpu)):
         reading, overwrite = flags.read_options(options), options.overwrite
         table, texts = check_prediction(
             options.model, options.data, options.out, options.text_column, options.text_pair_column, reading,
-            overwrite=overwrite,
+            overwrite=overwrite, launch=launch,
         )  # fmt: skip
     from classify.prediction.predictor import load_classifier
     from classify.prediction.stream import describe_doubts
@@ -57,7 +60,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.tables.roles import rename_alike
 
     with load_classifier(
-        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True
+        options.model, use_cpu=options.cpu, precision=options.precision, distributed=True, launch=launch
     ) as predictor:
         table = rename_alike(table, predictor.label_columns)
         suggestions = suggest(predictor, table, texts, count)

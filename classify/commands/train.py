@@ -4,34 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from classify.commands.failure import print_error_early
+import psutil
+
+from classify import report, training
+from classify.commands.failure import announce_errors
 from classify.config.parser import parse_training, training_parser
-from classify.launch import device_plan, launcher, spawn
+from classify.launch.launch import Launch
+from classify.launch.nproc import run_processes
+from classify.launch.plan import count_devices
 
 make_parser = training_parser
 
 
 def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program)
-    import psutil
-
-    from classify.training.inputs import check_inputs, check_start
-    from classify.training.timeline import Timeline
-
-    check_start(config.training)
-    timeline = Timeline(psutil.Process().create_time())
-    with launcher.forward_errors(config.training.start, print_error_early):
-        inputs = check_inputs(config)
-    if config.training.nproc is not None and not launcher.here().is_worker:
-        count = device_plan.count_devices() if config.training.nproc == "gpu" else config.training.nproc
-        return spawn.run_processes(["train", *arguments], count)
+    launch = Launch.read(local_rank=config.training.local_rank)
+    training.inputs.check_start(config.training, launch)
+    timeline = training.timeline.Timeline(psutil.Process().create_time())
+    with announce_errors(launch, config.training):
+        inputs = training.inputs.check_inputs(config, launch=launch)
+    if config.training.nproc is not None and not launch.is_worker:
+        count = count_devices() if config.training.nproc == "gpu" else config.training.nproc
+        return run_processes(["train", *arguments], count)
     timeline.end("start and checks")
-    from classify.training.run import train
-
+    train = training.run.train
     timeline.end("imports")
-    folder = train(config, inputs, timeline=timeline)
+    folder = train(config, inputs, launch=launch, timeline=timeline)
     # The report's libraries are not imported before training ends.
-    from classify.report.after_run import write_pages_of_run
-
-    write_pages_of_run(folder, config.training, timeline)
+    report.after_run.write_pages_of_run(folder, config.training, timeline, launch)
     return 0

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from classify.config.fields import above, at_least, option
-from classify.launch.strategies import STRATEGIES, StrategySpec
-
-if TYPE_CHECKING:
-    import torch
-
-    from classify.distributed.world import World
-    from classify.launch.device_plan import DevicePlan, ParallelMode
+from classify.launch.devices import STRATEGIES, StrategySpec
+from classify.launch.launch import Launch
+from classify.launch.plan import DevicePlan, Hardware, plan_devices
 
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Devices, processes, strategy and precision; the properties are those of `TrainingArguments`."""
+    """Devices, processes, strategy and precision."""
 
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
         "auto",
@@ -70,52 +65,13 @@ class DeviceConfig:
     )
     ddp_timeout: int = option(600, "seconds a rank waits for the others", "--ddp-timeout", check=above(0))
 
-    @functools.cached_property
-    def device_plan(self) -> DevicePlan:
-        """Return device, parallel mode and strategy of this process, decided once. Imports torch."""
-        from classify.launch.device_plan import plan_here
+    def _setup_devices(self, launch: Launch, hardware: Hardware | None = None) -> DevicePlan:
+        """The device, parallel mode and strategy of the process in the place `launch`: a pure decision.
 
-        return plan_here(self.use_cpu, self.local_rank, self.strategy, self.ddp_backend)
-
-    def start(self) -> World:
-        """Start the process group and return this process's `World`."""
-        from classify.distributed import process_group
-
-        return process_group.start(self.device_plan, self.device, self.ddp_timeout)
-
-    @functools.cached_property
-    def _setup_devices(self) -> torch.device:
-        """This process's device; named as in `transformers.TrainingArguments`."""
-        import torch
-
-        return torch.device(self.device_plan.device)
-
-    @property
-    def device(self) -> torch.device:
-        return self._setup_devices
-
-    @property
-    def n_gpu(self) -> int:
-        """The accelerators this process drives: 0 on CPU, 1 when launched, all under DataParallel."""
-        return self.device_plan.n_gpu
-
-    @property
-    def parallel_mode(self) -> ParallelMode:
-        """The mode: one device, several in one process (DataParallel), or one process per device (DDP)."""
-        return self.device_plan.parallel_mode
-
-    @property
-    def world_size(self) -> int:
-        return self.device_plan.launch.world_size
-
-    @property
-    def process_index(self) -> int:
-        return self.device_plan.launch.rank
-
-    @property
-    def local_process_index(self) -> int:
-        """The rank of this process on its machine; 0 where nothing was launched (`local_rank` is -1 then)."""
-        return max(self.device_plan.launch.local_rank, 0)
+        Without `hardware` it is detected, which imports torch. Named as in `transformers.TrainingArguments`, which also
+        starts the process group here; `classify.distributed.group.start` does that.
+        """
+        return plan_devices(launch, hardware, strategy=self.strategy, backend=self.ddp_backend, use_cpu=self.use_cpu)
 
     @property
     def strategy_spec(self) -> StrategySpec:

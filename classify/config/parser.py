@@ -25,7 +25,7 @@ from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
 from classify.config.schema import DataConfig, ModelConfig, ReadConfig, TrainingConfig
 from classify.config.stored_run import FILE, newest_runs, run_folder, stored_values
 from classify.errors import ErrorList, InputError
-from classify.launch import launcher
+from classify.launch.launch import Launch
 
 DESCRIPTION = "Fine-tune a BERT classifier on your own table of texts and labels."
 # The headings of --help, and the class whose options are listed under each.
@@ -333,7 +333,7 @@ def _read_stored(folder: str, flag: str, faults: ErrorList) -> _Layer:
     stored: dict[str, Any] = {}
     with faults.collect():
         stored = stored_values(run_folder(expand_home(folder)), flag)
-        if launcher.here().is_launched:  # the launcher has started the processes
+        if Launch.read().is_launched:  # the launcher has started the processes
             stored.pop("nproc", None)
     file = str(run_folder(folder) / FILE)
     source = ValueSource("earlier run", file)

@@ -200,7 +200,7 @@ class RunConfig:
         if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
             faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
         strategy = training.strategy_spec
-        if self.model.lora and not strategy.takes_lora:
+        if self.model.lora and strategy.shards_weights:
             faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
         if self.data.drop_unlabelled and self.data.predict_unlabelled:
             faults.append("--drop-unlabelled and --predict-unlabelled contradict each other; give one of them.")
@@ -250,7 +250,7 @@ class RunConfig:
                 f"--opt-level {level} and --precision {precision} contradict each other; give one of them"
                 + ("." if level == "O0" else ", or --precision bf16 or fp16 to choose the half precision.")
             )
-        if level in _HALF_WEIGHT_LEVELS and not self.training.strategy_spec.takes_half_weights:
+        if level in _HALF_WEIGHT_LEVELS and self.training.strategy_spec.splits_weights:
             faults.append(
                 f"--opt-level {level} keeps half weights, which --strategy {self.training.strategy} does not support; "
                 "give O1."

@@ -497,11 +497,11 @@ class TrainingConfig(OutputConfig, DeviceConfig):
         common=True,
     )
 
-    @property
-    def train_batch_size(self) -> int:
+    def rows_per_step(self, devices: int) -> int:
+        """The rows of an optimizer step on `devices` devices in all."""
         if self.per_device_train_batch_size is None:
             return self.batch_size or Recipe.batch_size
-        return self.per_device_train_batch_size * self.world_size * self.device_plan.replicas
+        return self.per_device_train_batch_size * devices
 
     @property
     def epochs(self) -> float:

@@ -23,7 +23,6 @@ import pyarrow
 from classify.console import progress_bar
 from classify.data.long_texts import TRUNCATE, Ids, LongTextPolicy
 from classify.errors import InputError
-from classify.launch import launcher
 from classify.tables.cache import load_or_write
 from classify.tables.table import Table
 
@@ -315,7 +314,7 @@ def _describe_policy(tokens: Tokens, longer: Ids) -> str:
 
 def _encode(tokenizer: Any, texts: Texts) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
     """Yield the flat ids of a block of texts, and how many each has; the next block is tokenized meanwhile."""
-    bar = progress_bar(len(texts), 0, "text", enabled=launcher.here().is_main, delayed=True)
+    bar = progress_bar(len(texts), 0, "text", enabled=True, delayed=True)
     # The tokenizers library works without the GIL.
     with bar, ThreadPoolExecutor(1) as ahead:
         starts = range(0, len(texts), _BATCH)

@@ -9,11 +9,9 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.distributed import (
         alone as alone,
+        group as group,
         memory as memory,
-        network as network,
-        process_group as process_group,
         sharding as sharding,
-        stall as stall,
         world as world,
     )
 

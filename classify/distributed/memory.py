@@ -8,7 +8,7 @@ from typing import TypeVar
 import psutil
 import torch
 
-from classify.launch import accelerators
+from classify.launch.devices import accelerator_of
 
 T = TypeVar("T")
 
@@ -68,13 +68,13 @@ def _memory_left() -> int:
 def used_memory(device: torch.device) -> int:
     """The bytes of a device's memory that this process has allocated, or those of the process if not known."""
     allocated = None
-    if accelerators.of(device.type).in_torch_accelerator:
+    if accelerator_of(device.type).in_torch_accelerator:
         allocated = getattr(torch.get_device_module(device), "memory_allocated", None)
     return int(psutil.Process().memory_info().rss if allocated is None else allocated())
 
 
 def release_cache(device: torch.device) -> None:
     """Release the cached memory of a device's allocator."""
-    if accelerators.of(device.type).in_torch_accelerator:
+    if accelerator_of(device.type).in_torch_accelerator:
         # torch.accelerator.empty_cache() needs an allocator that not every vendor has.
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,16 +15,17 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from classify.distributed.stall import dump_if_stalled
-from classify.errors import InputError
-from classify.launch import accelerators
-from classify.launch.accelerator import Accelerator
-from classify.launch.device_plan import DevicePlan, ParallelMode
+from classify.errors import InputError, RankError
+from classify.launch import process, signals
+from classify.launch.devices import Accelerator, accelerator_of
+from classify.launch.plan import DevicePlan, ParallelMode
 
 # Time for gloo's threads to take the GIL before the end; they need microseconds, on a loaded machine more.
 _GLOO_SECONDS = 0.1
-# Maximum of `World.cache_sharers`, so that micro-batches do not become too small.
-_SHARERS = 4
+# Share of the time-out after which a stalled rank writes its stack, so that it is there before the others end the job.
+_STALL_SHARE = 0.8
+# What torch's errors say where another process ended, or made no progress, while this one waited for it.
+_LOST_PEER = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting")
 
 
 @dataclass
@@ -59,12 +62,13 @@ class World:
         return self.plan.replicas
 
     @property
-    def accelerator(self) -> Accelerator:
-        return accelerators.of(self.device.type)
+    def num_devices(self) -> int:
+        """The number of devices among which a step's rows are divided."""
+        return self.world_size * self.replicas
 
     @property
-    def devices(self) -> list[str]:
-        return [self.accelerator.device(index) for index in range(max(1, self.plan.n_gpu))]
+    def accelerator(self) -> Accelerator:
+        return accelerator_of(self.device.type)
 
     @property
     def distributed(self) -> bool:
@@ -73,10 +77,6 @@ class World:
     @property
     def _exchange_device(self) -> torch.device:
         return torch.device("cpu") if self.plan.backend_spec.in_main_memory else self.device
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self.all_reduce_any(False)
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
         """Sum element-wise over all ranks, in double precision."""
@@ -132,30 +132,21 @@ class World:
         joined = bytes(self.gather(payload).tolist())
         return [joined[sum(sizes[:rank]) : sum(sizes[: rank + 1])].decode() for rank in range(len(sizes))]
 
-    def exchange_fault(self, fault: str | None) -> None:
+    def agree(self, fault: str | None) -> None:
         """Raise InputError with the `fault` of another rank, if this rank has none. A collective."""
         for rank, message in enumerate(self.gather_texts(fault or "")):
             if message and fault is None:
                 raise InputError(f"rank {rank} on machine {self.topology[rank]['machine']} stopped: {message}")
 
-    def receive_faults(self) -> None:
-        """Raise InputError where another rank has left with an error, see `leave`. A collective."""
-        self.exchange_fault(None)
-
     @contextlib.contextmanager
     def sync_errors(self) -> Iterator[None]:
-        """Wait after this block for all ranks; raise InputError if another rank failed in it. A collective."""
+        """After this block all ranks `agree`: an error of one ends all. A collective."""
         try:
             yield
         except BaseException as error:  # also Ctrl-C: the others may not have received it
-            self.exchange_fault(str(error) or type(error).__name__)
+            self.agree(str(error) or type(error).__name__)
             raise
-        self.receive_faults()
-
-    def leave(self, fault: str) -> None:
-        """Send this rank's error to the ranks in `receive_faults`, and close. A collective."""
-        self.exchange_fault(fault)
-        self.close()
+        self.agree(None)
 
     def check_same(self, kinds: Mapping[str, str]) -> None:
         """Raise InputError if a rank's {kind: text} differs from rank 0's. A collective."""
@@ -191,12 +182,6 @@ class World:
             received[name] = tensor.cpu() if tensors is None else tensors[name]
         return received
 
-    def broadcast_parameters(self, module: nn.Module) -> None:
-        """Copy the main process's parameters of a module to every rank. A collective."""
-        if self.distributed:
-            for parameter in module.parameters():
-                torch.distributed.broadcast(parameter.data, src=0)
-
     def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum each gradient over all ranks; a missing one counts as zero. A collective."""
         if not self.distributed:
@@ -211,20 +196,33 @@ class World:
         """The largest of all ranks' values. A collective."""
         return int(self.gather(torch.tensor([value], device=self.device)).max())
 
-    @property
-    def cache_sharers(self) -> int:
-        """The number of processes that share this machine's caches, for the size of micro-batches."""
-        return min(_SHARERS, self.plan.launch.local_world_size)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
+        if error is not None and self.distributed and _is_lost_peer(error):
+            signals.end_if_terminated()
+            raise RankError(
+                "another process of this run has ended, or made no progress (--ddp-timeout); its own error says why. "
+                "If it was killed, memory may have run out. Continue with --resume."
+            ) from error
 
-    def dump_if_stalled(self) -> contextlib.AbstractContextManager[None]:
-        """Write this rank's stack if the block takes so long that the others give up, see `stall`."""
-        return dump_if_stalled(self.timeout if self.distributed else 0)
+    @contextlib.contextmanager
+    def dump_if_stalled(self) -> Iterator[None]:
+        """Write this rank's stacks to standard error if the block takes most of the time that the others wait.
+
+        It stands around each step and each batch that is scored. faulthandler needs no lock of the interpreter, so it
+        also sees a call that holds it. Its timer belongs to the process, so a caller's own process keeps it as it is.
+        """
+        if not self.distributed or not self.timeout or not process.is_program() or sys.__stderr__ is None:
+            yield
+            return
+        faulthandler.dump_traceback_later(_STALL_SHARE * self.timeout, file=sys.__stderr__)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     def before_close(self, release: Callable[[], object]) -> None:
         """Call `release` before the process group is destroyed."""
@@ -241,7 +239,7 @@ class World:
             return
         self.closed = True
         up = self.distributed and torch.distributed.is_initialized()
-        abort = up and error is not None and not self.plan.backend_spec.detects_lost_peers
+        abort = up and error is not None and not self.plan.backend_spec.in_main_memory
         if abort:
             # Aborts all groups, including FSDP's; torch 2.13 has no public function. Vendors' backends may not support
             # it.
@@ -251,19 +249,12 @@ class World:
             release()
         self._before_close.clear()
         if up and not abort:
-            if self.plan.backend_spec.releases_late:
+            if self.plan.backend_spec.in_main_memory:
                 # Its threads take the GIL to release the last tensors. A thread that has not when the interpreter ends
                 # aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
 
-    def describe(self) -> str:
-        """Return device, parallel mode and strategy in words."""
-        spec, place = self.plan.spec, ""
-        if self.distributed:
-            place = f", {self.world_size} processes with {spec.display_name} over {self.plan.backend}"
-        elif spec.spreads_layers:
-            place = ", ".join(["", *self.devices[1:]]) + f" with {spec.display_name}"
-        elif self.replicas > 1:
-            place = f", {self.replicas} devices with {spec.display_name}"
-        return f"{self.plan.device}{place}"
+
+def _is_lost_peer(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _LOST_PEER)

@@ -45,9 +45,7 @@ def compute_logits(
                 for places, output in _compute_in_memory(classifier, tokens, rows, batch, world, features):
                     local_places.append(places)
                     # A lazily executing device would compile all batches into one graph.
-                    outputs.append(
-                        (output.cpu() if world.accelerator.lazy_execution else output)[: len(places)].float()
-                    )
+                    outputs.append((output.cpu() if world.accelerator.compiles else output)[: len(places)].float())
             bar.update(len(batch) * world.world_size)
         for _ in range(idle):  # FSDP: other ranks still compute; the result is dropped
             with world.dump_if_stalled():

@@ -1,4 +1,4 @@
-"""Describe the ranks and devices of this machine, or of a planned cluster."""
+"""Describe the ranks and devices of this machine, or of a planned cluster, in a table and a sentence each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Any
 
 from classify.console import align_columns
 from classify.errors import InputError
-from classify.launch import accelerators
-from classify.launch.accelerators import ACCELERATORS
-from classify.launch.device_plan import DevicePlan, Hardware, plan_devices
-from classify.launch.launcher import Launch, launched_environments, read_launch
+from classify.launch.devices import ACCELERATORS, accelerator_of
+from classify.launch.launch import Launch, places
+from classify.launch.plan import DevicePlan, Hardware, plan_devices
 
 Entry = dict[str, Any]
+# Ranks that one line names: of more, the first and the last ones.
+_MOST_IN_A_LINE = 8
+_FIRST = 4
+_LAST = 2
+_COLUMNS = (
+    "machine", "rank", "local rank", "device", "rows per step", "share of the data", "sampler", "writes files",
+)  # fmt: skip
 
 
 def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry], DevicePlan]:
@@ -20,16 +26,15 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
 
     Uses `plan_devices`, like a real run; needs no hardware. Raises InputError for counts below 1 or an unknown kind.
     """
-    kinds = [name for name, accelerator in ACCELERATORS.items() if not accelerator.one_process]
+    kinds = [name for name, accelerator in ACCELERATORS.items() if not accelerator.compiles]
     if kind not in kinds:
         raise InputError(f"--device must be one of {', '.join(kinds)}. Got {kind!r} instead.")
     if not per_machine or min(per_machine) < 1:
         raise InputError("--nnodes and --nproc-per-node must be whole numbers above 0.")
-    plans = []
-    for environment in launched_environments(per_machine):
-        count = per_machine[read_launch(environment).machine or 0]
-        hardware = Hardware() if kind == "cpu" else Hardware(kind, count)
-        plans.append(plan_devices(use_cpu=kind == "cpu", local_rank=-1, environment=environment, hardware=hardware))
+    plans = [
+        plan_devices(place, Hardware() if kind == "cpu" else Hardware(kind, place.local_world_size))
+        for place in places(per_machine)
+    ]
     topology: list[Entry] = [
         {
             "machine": plan.launch.machine,
@@ -43,23 +48,22 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
 
 
 def physical(device: str, environment: Mapping[str, str]) -> str:
-    """Add a device's number in the machine: with CUDA_VISIBLE_DEVICES=1,2 return "cuda:0 (GPU 1)".
+    """Add a device's number in the machine: "cuda:0 (device 1)" with CUDA_VISIBLE_DEVICES=1,2.
 
-    `environment` is that of a process on the device's machine; if empty, return the device alone.
+    `environment` is that of a process on the device's machine; without it the device stands alone.
     """
     kind, _, index = device.partition(":")
-    accelerator = accelerators.of(kind)
-    visible = environment.get(accelerator.visible or "", "")
+    visible = environment.get(accelerator_of(kind).visible or "", "")
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if not names or not index.isdecimal() or int(index) >= len(names):
         return device
-    return f"{device} ({f'{accelerator.noun} {names[int(index)]}'.strip()})"
+    return f"{device} (device {names[int(index)]})"
 
 
 def _device(entry: Entry, topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
     """An entry's device, with its number in the machine where rank 0's `environment` holds for it.
 
-    That is not so on other machines, nor where a scheduler shows each process a different first device.
+    It does not on other machines, nor where a scheduler shows each process a different first device.
     """
     first = topology[0]
     alike = entry is first or (entry["machine"] == first["machine"] and entry["device"] != first["device"])
@@ -76,17 +80,7 @@ def table(
     """A table with one line per process; `each_node` is --save-on-each-node."""
     world = len(topology)
     share = batch_size / world
-    header = (
-        "machine",
-        "rank",
-        "local rank",
-        "device",
-        "rows per step",
-        "share of the data",
-        "sampler",
-        "writes files",
-    )
-    lines: list[tuple[str, ...]] = [header]
+    lines: list[tuple[str, ...]] = [_COLUMNS]
     for entry in topology:
         device = _device(entry, topology, environment)
         if plan.n_gpu > 1:
@@ -109,28 +103,15 @@ def table(
 
 
 def line(topology: Sequence[Entry], environment: Mapping[str, str]) -> str:
-    """All ranks of a run in one line; of more than 8, the first 4 and the last 2."""
-    places = [
+    """All ranks of a run in one line."""
+    ranks = [
         f"rank {entry['rank']} = machine {entry['machine']}, local rank {entry['local_rank']}, "
         f"{_device(entry, topology, environment)}"
         for entry in topology
     ]
-    if len(places) > 8:
-        places[4:-2] = [f"... {len(places) - 6} more in run.json"]
-    return "; ".join(places)
-
-
-def show(
-    topology: Sequence[Entry],
-    plan: DevicePlan,
-    batch_size: int,
-    environment: Mapping[str, str],
-    each_node: bool = False,
-) -> None:
-    """Print the table and the explanation."""
-    print(table(topology, plan, batch_size, environment, each_node))
-    print()
-    print(words(topology, plan, each_node))
+    if len(ranks) > _MOST_IN_A_LINE:
+        ranks[_FIRST:-_LAST] = [f"... {len(ranks) - _FIRST - _LAST} more in run.json"]
+    return "; ".join(ranks)
 
 
 def words(topology: Sequence[Entry], plan: DevicePlan, each_node: bool = False) -> str:

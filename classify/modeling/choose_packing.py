@@ -22,7 +22,7 @@ def choose_packing(classifier: Classifier, world: World, requested: str = "auto"
     Raises InputError where it does not.
     """
     kind = classifier.model.config.model_type
-    if world.accelerator.static_shapes and requested != "packed":
+    if world.accelerator.compiles and requested != "packed":
         classifier.use_packing(False)
         classifier.padding = FixedShapes(world.accelerator)
         return "to powers of two, to avoid recompilation"

@@ -14,7 +14,7 @@ from torch import nn
 
 from classify.data.tokenize import Tokens
 from classify.findings import Finding
-from classify.launch import accelerators
+from classify.launch.devices import accelerator_of
 from classify.modeling import lora, sizes
 from classify.modeling.cls_hooks import collect_features, install_hooks, mark_packed
 from classify.modeling.hub import first_position
@@ -96,9 +96,9 @@ class Classifier(nn.Module):
         Packed batches are not padded with BatchNorm, whose statistics would include padding.
         """
         self.precision = precision
-        accelerator, has_norms = accelerators.of(precision.device_type), has_batch_norm(self.model)
+        accelerator, has_norms = accelerator_of(precision.device_type), has_batch_norm(self.model)
         by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
-        pads = accelerator.limits_micro_batch_tokens and by_onednn and not has_norms
+        pads = accelerator.is_host and by_onednn and not has_norms
         self._token_multiple = _MULTIPLE if pads else 1
         self._limits_tokens = sizes.limits_tokens(
             accelerator, half_weights=precision.rounds_weights, batch_norm=has_norms

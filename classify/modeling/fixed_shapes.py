@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from classify.data.sampler import Rows
 from classify.data.tokenize import Collated
-from classify.launch.accelerator import Accelerator
+from classify.launch.devices import Accelerator
 from classify.modeling.packing import Batch, Padding, pad
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
 from classify.errors import InputError, disk_refusal
 from classify.files import hash_files, read_json
-from classify.launch.process_settings import hub_is_offline
+from classify.launch.process import hub_is_offline
 from classify.modeling import quantized_e5
 from classify.modeling.weight_files import find_packaged_file, tensor_shapes
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from classify.launch import accelerators
+from classify.launch.devices import accelerator_of
 
 # Seconds per bucket, per entry (a token or padding, per head) and per score, forward and backward (2-core CPU
 # with AVX512). Only the ratios matter, and they are not critical.
@@ -276,6 +276,6 @@ def _group_buckets(buckets: Sequence[Bucket]) -> Iterator[BucketGroup]:
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a tensor to `device`; to a GPU from pinned memory, without blocking the host."""
-    if accelerators.of(device.type).pins_memory and tensor.device.type == "cpu":
+    if accelerator_of(device.type).pins_memory and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -18,9 +18,8 @@ import torch
 
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.launch import accelerators
-from classify.launch.accelerator import Accelerator
-from classify.launch.process_settings import get_products, set_products
+from classify.launch.devices import Accelerator, accelerator_of
+from classify.launch.process import get_products, set_products
 from classify.modeling.kernels.linear import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
@@ -118,7 +117,7 @@ def for_prediction(name: str, device: torch.device) -> Precision:
     See `choose_precision`.
     """
     if name == "fastest":
-        by_processor = accelerators.of(device.type).precision_by_processor and has_bf16_instructions()
+        by_processor = accelerator_of(device.type).is_host and has_bf16_instructions()
         precision = cpu_default("bf16", "") if by_processor else choose_precision("auto", device)
         return dataclasses.replace(precision, rounds_scores=True)
     precision = choose_precision(name, device)
@@ -131,10 +130,10 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     A CPU may train in another one, see `choose_cpu_precision`, which depends on the model. Raises InputError if the
     device does not support the request.
     """
-    kind, accelerator = device.type, accelerators.of(device.type)
+    kind, accelerator = device.type, accelerator_of(device.type)
     if opt_level == "O0":
         return Precision("fp32", None, "--opt-level O0: everything in full precision", kind)
-    if name == "fp16" and not accelerator.has_fp16:
+    if name == "fp16" and accelerator.is_host:
         raise InputError(
             "--precision fp16 needs a GPU: on a CPU fp16 is slow and small gradients underflow; use bf16 or fp32."
         )
@@ -158,8 +157,8 @@ def agree_on_precision(precision: Precision, world: World, before: str | None) -
     A resumed run keeps `before`, in which it began, where each rank's device has it; of CPUs
     `set_precision_and_packing` decides.
     """
-    accelerator = accelerators.of(precision.device_type)
-    if accelerator.precision_by_processor:
+    accelerator = accelerator_of(precision.device_type)
+    if accelerator.is_host:
         return precision
     some_lack_it = world.all_reduce_any(accelerator.lacks_bf16())
     if not precision.automatic:
@@ -190,7 +189,7 @@ def choose_cpu_precision(width: int) -> Precision:
 
 def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
     """Return Apex's O1, O2 or O3 with fp16, or with bf16 on CPUs or if requested."""
-    short = name if name in HALF else "fp16" if accelerator.has_fp16 else "bf16"
+    short = name if name in HALF else "bf16" if accelerator.is_host else "fp16"
     why = "" if short == "fp16" else ", bf16 was requested" if name == "bf16" else ", a CPU has no fast fp16"
     scaler = " with a gradient scaler" if short == "fp16" else ""
     names = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from classify.errors import InputError
-from classify.launch.accelerator import Accelerator
+from classify.launch.devices import Accelerator
 
 # Elements of a packed micro-batch's hidden state on a CPU, but no fewer tokens than these. Steps with eight to sixteen
 # times as many took up to 1.7 times as long: the backward pass then outgrows the memory that the C library reuses
@@ -27,7 +27,7 @@ def limits_tokens(accelerator: Accelerator, *, half_weights: bool, batch_norm: b
     Not with half weights, since each sum of gradients rounds, nor with BatchNorm, whose statistics would depend on
     micro-batches.
     """
-    return accelerator.limits_micro_batch_tokens and not half_weights and not batch_norm
+    return accelerator.is_host and not half_weights and not batch_norm
 
 
 def tokens_at_once(width: int, *, packed: bool) -> int:

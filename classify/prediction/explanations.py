@@ -34,7 +34,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     from classify.prediction.pytorch import load
 
     # Words are ranked alike in half precision, in half the time.
-    with load(str(folder), use_cpu=use_cpu, precision="fastest", distributed=False) as predictor:
+    with load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
         if not predictor.tokenizer.is_fast:
             return
         outputs = _worst_outputs(task, ScoredRows.read(folder))

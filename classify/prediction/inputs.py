@@ -9,7 +9,7 @@ from typing import Any
 from classify.errors import InputError
 from classify.files import why_not_writable
 from classify.findings import decided
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tables import writers
 from classify.tables.folders import list_files
@@ -29,10 +29,11 @@ def check_prediction(
     options: ReadOptions = ReadOptions(),  # noqa: B008
     *,
     overwrite: bool = False,
+    launch: Launch = Launch(),  # noqa: B008
 ) -> tuple[Table, TextColumns]:
     """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
     table, texts = read_texts(data, read_settings(model), text_column, pair_column, options)
-    if out != "-" and launcher.here().checks_output_dir:  # other machines may lack the folder; they do not write
+    if out != "-" and launch.checks_output_dir:  # other machines may lack the folder; they do not write
         check_out(out, list_files(data), len(table), len(table.columns), overwrite=overwrite)
     return table, texts
 

@@ -13,7 +13,8 @@ from classify.data.tokenize import Tokens, get_padding_id
 from classify.distributed.alone import Alone
 from classify.errors import EXCERPT, InputError
 from classify.files import read_json
-from classify.launch import launcher
+from classify.launch.launch import Launch
+from classify.launch.process import available_cores
 from classify.modeling.result_folder import EXPORTED, read_settings
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task
@@ -79,12 +80,12 @@ class OnnxPredictor(Predictor):
         return compute_logits(self.session, self.tokenizer, tokens, len(self.labels))
 
 
-def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> OnnxPredictor:
+def load(folder: str, *, use_cpu: bool, precision: str, launch: Launch | None) -> OnnxPredictor:
     """Load an exported folder; see `load_classifier`. Raises InputError for what it does not support."""
     settings, task = read_settings(folder), trained_task(folder)
     if precision != "auto":
         raise InputError(f"--precision {precision}: an exported model computes as it was exported; drop the flag.")
-    if distributed and launcher.here().is_launched:
+    if launch is not None and launch.is_launched:
         raise InputError(f"{folder}: an exported model predicts in one process; drop --nproc or the launcher.")
     return OnnxPredictor(folder, settings, task, JSONTokenizer(Path(folder)), open_session(Path(folder) / EXPORTED))
 
@@ -96,7 +97,7 @@ def open_session(model: Path) -> onnxruntime.InferenceSession:
     except ImportError:
         raise InputError(f"{model}: it needs ONNX Runtime; type pip install onnxruntime.") from None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = launcher.available_cores()
+    options.intra_op_num_threads = available_cores()
     try:
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of several classes, none of which it documents

@@ -19,6 +19,7 @@ from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, tokenize
 from classify.errors import InputError
 from classify.evaluation.scope import Scope
+from classify.launch.launch import Launch
 from classify.modeling.result_folder import EXPORTED, trained_texts
 from classify.prediction.occlusion import WordAttribution, explain
 from classify.tables.table import replace_surrogates
@@ -149,18 +150,24 @@ class Predictor(ABC):
 
 
 def load_classifier(
-    folder: str, *, use_cpu: bool = False, precision: str = "auto", distributed: bool = False
+    folder: str,
+    *,
+    use_cpu: bool = False,
+    precision: str = "auto",
+    distributed: bool = False,
+    launch: Launch | None = None,
 ) -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`, or an exported one.
 
     This process predicts by itself, also in a job of several. With `distributed` the processes that a launcher started
     form a group and share the texts: each calls `probabilities` with the same texts, gets all results, and closes the
-    predictor, or uses it as a context manager. Raises
+    predictor, or uses it as a context manager. A command passes on its `launch`, which is read here otherwise. Raises
     InputError if it is not a result folder.
     """
+    launch = (launch or Launch.read()) if distributed else None
     runtime = next((name for file, name in RUNTIMES.items() if (Path(folder) / file).exists()), "pytorch")
     module = importlib.import_module(f"classify.prediction.{runtime}")
-    predictor: Predictor = module.load(folder, use_cpu=use_cpu, precision=precision, distributed=distributed)
+    predictor: Predictor = module.load(folder, use_cpu=use_cpu, precision=precision, launch=launch)
     return predictor
 
 

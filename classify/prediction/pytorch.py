@@ -13,13 +13,14 @@ import numpy.typing as npt
 import torch
 
 from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer
-from classify.distributed.process_group import start
+from classify.distributed.group import announce_errors, start
 from classify.distributed.world import World
-from classify.errors import InputError
+from classify.errors import DeviceError, InputError
 from classify.evaluation.inference import compute_local_logits, compute_logits
 from classify.evaluation.scope import Scope
-from classify.launch import launcher, process_settings
-from classify.launch.device_plan import plan_alone, plan_here
+from classify.launch import process
+from classify.launch.launch import Launch
+from classify.launch.plan import plan_alone, plan_devices
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_ids
@@ -102,25 +103,27 @@ class PyTorchPredictor(Predictor):
     def _settings(self) -> Iterator[None]:
         """Compute on this predictor's device, in its precision; the process's own settings are restored."""
         device = self.world.device
-        process_settings.prepare_threads()
+        process.prepare_threads()
         index = device.index if self.world.accelerator.in_torch_accelerator else None
         with (
             torch.accelerator.device_index(index),
             fp32_products(self.classifier.precision.products),
-            process_settings.default_modes(),
+            process.default_modes(),
         ):
             yield
 
 
-def start_world(use_cpu: bool) -> World:
+def start_world(launch: Launch, *, use_cpu: bool) -> World:
     """Set up this process's device and, behind a launcher, the process group."""
-    plan = plan_here(use_cpu, local_rank=-1) if launcher.here().is_launched else plan_alone(use_cpu)
-    return start(plan, torch.device(plan.device))
+    return start(plan_devices(launch, use_cpu=use_cpu) if launch.is_launched else plan_alone(use_cpu))
 
 
 def _make_local_world(use_cpu: bool) -> World:
     """The world of this process alone; its device, process group and threads stay as they are."""
-    plan = plan_alone(use_cpu, launcher.here().local_rank)
+    local_rank = -1
+    with contextlib.suppress(DeviceError):  # variables that nobody asked about
+        local_rank = Launch.read().local_rank
+    plan = plan_alone(use_cpu, local_rank)
     return World(plan, torch.device(plan.device))
 
 
@@ -137,17 +140,21 @@ def _load_tokenizer(folder: str) -> Any:
 
 
 @quiet_libraries()
-@process_settings.default_modes()
-def load(folder: str, *, use_cpu: bool, precision: str, distributed: bool) -> PyTorchPredictor:
+@process.default_modes()
+def load(folder: str, *, use_cpu: bool, precision: str, launch: Launch | None) -> PyTorchPredictor:
     """Load a result folder; see `load_classifier`."""
-    with launcher.forward_errors(lambda: start_world(use_cpu)) if distributed else contextlib.nullcontext():
+
+    def start_here() -> World:
+        return _make_local_world(use_cpu) if launch is None else start_world(launch, use_cpu=use_cpu)
+
+    with announce_errors(launch or Launch(), start_here):
         settings = read_settings(folder)
         task = trained_task(folder)
         tokenizer = _load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
-    world = start_world(use_cpu) if distributed else _make_local_world(use_cpu)
+    world = start_here()
     try:
-        world.receive_faults()
+        world.agree(None)
         if world.distributed:  # the fingerprint reads the whole model
             world.check_same({"model": fingerprint(folder), "precision": precision})
         classifier.install_kernels(world.device)

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from classify.config.schema import TrainingConfig
 from classify.files import read_json, write_json
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.prediction import explanations
 from classify.training.terminal import log, log_detail
 from classify.training.timeline import Timeline
 
 
-def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timeline) -> None:
+def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timeline, launch: Launch) -> None:
     """Write the pages of a training run, on the ranks that write its folder; the others do nothing.
 
     With --verbose, print where the time went; run.json keeps it.
     """
-    if launcher.here().is_main or (training.save_on_each_node and launcher.here().is_local_main):
+    if launch.is_main or (training.save_on_each_node and launch.is_local_main):
         if not write_pages(folder, use_cpu=training.use_cpu):
             return
         timeline.end("report")

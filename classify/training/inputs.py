@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
 from classify.findings import Finding, decided, note
-from classify.launch import device_plan, launcher, spawn
+from classify.launch import nproc, plan
+from classify.launch.launch import Launch
 from classify.modeling import sizes
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.modeling.result_folder import earlier_labels
@@ -60,30 +60,38 @@ class RunInputs:
         return inspect_splits(self.splits)
 
 
-def check(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[str, Table] | None = None) -> RunInputs:
-    """Validate arguments, environment, tables, model name and output folder. Raises InputError with the faults.
-
-    Tables `in_memory`, by flag, take the place of files.
-    """
+def check(
+    config: RunConfig,
+    parts: Parts = NO_PARTS,
+    in_memory: Mapping[str, Table] | None = None,
+    launch: Launch = Launch(),  # noqa: B008
+) -> RunInputs:
+    """Check a configuration that was built in Python, then all that `check_inputs` does."""
     config = config.validate()
-    check_start(config.training)
-    return check_inputs(config, parts, in_memory)
+    check_start(config.training, launch)
+    return check_inputs(config, parts, in_memory, launch)
 
 
-def check_inputs(config: RunConfig, parts: Parts = NO_PARTS, in_memory: Mapping[str, Table] | None = None) -> RunInputs:
-    """Validate this machine's inputs; those of other machines may differ.
+def check_inputs(
+    config: RunConfig,
+    parts: Parts = NO_PARTS,
+    in_memory: Mapping[str, Table] | None = None,
+    launch: Launch = Launch(),  # noqa: B008
+) -> RunInputs:
+    """Check the output folder, then tables, task, model, splits and settings, which follow from each other.
 
-    Tables, task, model, splits and settings follow from each other in this order.
+    Other machines may have other files. Tables `in_memory`, by flag, take the place of files. Raises InputError with
+    all faults.
     """
     faults, task = ErrorList(), None
     with faults.collect():
-        output_dir = plan_output_dir(config)
+        output_dir = plan_output_dir(config, launch)
     with faults.collect():
         trackers = choose_trackers(config.training.report_to)
     with faults.collect():
         _check_lora(config.model.lora)
     with faults.collect():
-        _check_standard_input(config)
+        _check_standard_input(config, launch)
         tables = read_tables(config.data, in_memory)
         task = recognize(tables)
         labelled = np.flatnonzero(task.labelled(tables.train, tables.columns.label))
@@ -212,17 +220,15 @@ def _note_renamed(task: Task, splits: Splits) -> list[str]:
     return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
 
 
-def check_start(training: TrainingConfig) -> None:
+def check_start(training: TrainingConfig, launch: Launch) -> None:
     """Raise InputError where the flags contradict how this process was started."""
-    place = launcher.read_launch(os.environ, training.local_rank)
-    launcher.export_local_rank(training.local_rank)
-    if training.nproc is not None and not launcher.here().is_worker:
-        spawn.check_count(training.nproc, place)
-        place = launcher.Launch("nproc", local_rank=0)  # as each started process will see it
-    device_plan.check_strategy(place, training.strategy, training.ddp_backend, training.use_cpu)
+    if training.nproc is not None and not launch.is_worker:
+        nproc.check_count(training.nproc, launch)
+        launch = Launch("nproc", local_rank=0)  # the place of each process that will be started
+    plan.check_strategy(launch, training.strategy, training.ddp_backend, training.use_cpu)
 
 
-def _check_standard_input(config: RunConfig) -> None:
+def _check_standard_input(config: RunConfig, launch: Launch) -> None:
     """Raise InputError where standard input would be read by several flags or processes."""
     data = config.data
     paths = {
@@ -233,7 +239,7 @@ def _check_standard_input(config: RunConfig) -> None:
     }
     if list(streams.values()).count(STANDARD_INPUT) > 1:
         raise InputError(f"{' and '.join(streams)} both name standard input (-), which holds one table; give a file.")
-    if streams and (launcher.here().is_launched or config.training.nproc is not None):
+    if streams and (launch.is_launched or config.training.nproc is not None):
         flag, path = next(iter(streams.items()))
         raise InputError(f"{flag} {path}: only one of several processes can read a stream; give a file.")
 
@@ -349,12 +355,12 @@ def _pooling(requested: str, model: ModelFolder) -> Finding:
 
 def _note_accumulation(training: TrainingConfig) -> list[str]:
     """Note where micro-batches of the size of a device's batch, as transformers counts, would be a larger batch."""
-    parts, batch = training.gradient_accumulation_steps, training.train_batch_size
-    if parts == 1 or training.per_device_train_batch_size is None or not (training.epochs or training.max_steps > 0):
+    parts, rows = training.gradient_accumulation_steps, training.per_device_train_batch_size
+    if parts == 1 or rows is None or not (training.epochs or training.max_steps > 0):
         return []
     return [
-        f"--gradient-accumulation-steps {parts} divides the batch of {batch} rows; transformers would train on "
-        f"{parts * batch} rows a step, here --batch-size {parts * batch}"
+        f"--gradient-accumulation-steps {parts} divides the {rows} rows of a device; transformers would train on "
+        f"{parts} times as many rows a step, here --per-device-train-batch-size {parts * rows}"
     ]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from classify.config.schema import TrainingConfig
-from classify.launch import accelerators
+from classify.launch.devices import accelerator_of
 from classify.modeling.layers import parameter_depths
 
 # Steps over which "inverse_sqrt" falls by the root of 2 where there is no warmup, as in transformers.
@@ -47,7 +47,7 @@ def make_optimizer(
         lr=config.peak_learning_rate,  # each step sets its own
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
-        fused=accelerators.of(device.type).fused_adamw,
+        fused=accelerator_of(device.type).fused_adamw,
     )
 
 

@@ -99,7 +99,7 @@ def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held:
     sign = folder / world.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if world.is_main else None)
     if world.is_main:
         sign.touch()
-    world.barrier()
+    world.all_reduce_any(False)  # all ranks wait for the sign
     is_writer = world.is_main
     try:
         with world.sync_errors():

@@ -13,7 +13,7 @@ from classify.config.run_config import FIELDS, RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.errors import InputError
 from classify.files import TEMPORARY, flush, make_folders, remove_temporaries, split_paths, why_not_writable
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.tables.source import stem_of
 
 # The lock lies in the folder itself, since the folder above may not be writable. A folder with only it is empty.
@@ -36,7 +36,7 @@ class OutputDirPlan:
     resume: bool = False
 
 
-def plan_output_dir(config: RunConfig) -> OutputDirPlan:
+def plan_output_dir(config: RunConfig, launch: Launch) -> OutputDirPlan:
     """Choose the output folder without writing to disk. Raises InputError where it cannot be used."""
     training = config.training
     assert config.data.data is not None
@@ -46,7 +46,7 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
     checkpoint = None
     if isinstance(resume, str):
         requested_dir = Path(resume)
-        if launcher.here().checks_output_dir and not requested_dir.is_dir():
+        if launch.checks_output_dir and not requested_dir.is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
         checkpoint = requested_dir if requested_dir.parent.name == CHECKPOINTS else None
         requested_dir = run_folder(str(requested_dir))
@@ -60,9 +60,9 @@ def plan_output_dir(config: RunConfig) -> OutputDirPlan:
         named = earlier[-1] if earlier else None
     plan = OutputDirPlan(named, stem, checkpoint, training.overwrite_output_dir, bool(resume))
     if named is None:
-        if launcher.here().checks_output_dir:
+        if launch.checks_output_dir:
             _check_usable(Path("runs"), may_hold_files=True)
-    elif launcher.here().checks_output_dir:
+    elif launch.checks_output_dir:
         if (named / LOCK).exists():
             FolderLock(named).release()
         names = [name for name, (_, spec) in FIELDS.items() if spec.metadata["path"] == "table"]

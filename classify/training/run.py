@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from classify.config.run_config import RunConfig
+from classify.config.schema import TrainingConfig
+from classify.distributed import group
+from classify.distributed.world import World
 from classify.errors import InputError
 from classify.evaluation.metrics import format_metrics
 from classify.findings import decisions, note
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.modeling.loading import quiet_libraries
 from classify.tables.table import Table
 from classify.training import resume, stages
@@ -40,30 +43,25 @@ def train(
     config: RunConfig,
     inputs: RunInputs | None = None,
     *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    init_method: str | None = None,
+    launch: Launch | None = None,
     timeline: Timeline | None = None,
     parts: Parts | None = None,
     in_memory: Mapping[str, Table] | None = None,
 ) -> Path:
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
-    Processes started by hand, e.g. by `torch.multiprocessing.spawn`, give their `rank`, the `world_size` and the
-    rendezvous address (`init_method="tcp://127.0.0.1:29500"`). A launcher sets variables for these.
+    `launch` is the place of this process: where the caller does not give it (`Launch.spawned` for processes started by
+    hand), the launcher's variables say it. `inputs` are what `check_inputs` has returned for this configuration.
+    `timeline` begins when the command was given (default: now), for --max-minutes; the run adds its phases. `parts` are
+    the caller's callbacks, loss and metrics, the same on every rank. Tables `in_memory`, by flag, take the place of
+    files.
 
-    `parts` are what the caller gives in place of the program's; the same on every rank. Tables `in_memory`, by flag,
-    take the place of files.
-    `timeline` begins when the command was given (default: now), for --max-minutes; the run adds its phases.
-
-    Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and
-    Interrupted (a signal came; the run was saved).
+    Raises InputError (arguments, data), CheckpointError (there are checkpoints, but none is valid) and Interrupted (a
+    signal came; the run was saved).
     """
-    launcher.here.cache_clear()  # a notebook may have set other variables since its last training
-    place = (rank, world_size, init_method)
-    if any(value is None for value in place) and any(value is not None for value in place):
-        raise InputError("train needs rank, world_size and init_method together; give all three, or none.")
-    if config.training.nproc is not None and not launcher.here().is_worker:
+    launch = launch or Launch.read(local_rank=config.training.local_rank)
+    timeline, parts = timeline or Timeline(), parts or Parts()
+    if config.training.nproc is not None and not launch.is_worker:
         raise InputError(
             "nproc is for the command line: train works in the process that calls it; start several with torchrun, or "
             "call it in each with rank, world_size and init_method."
@@ -75,35 +73,33 @@ def train(
         )
     try:
         with quiet_libraries():
-            if rank is not None and world_size is not None and init_method is not None:
-                launcher.set_rank_variables(rank, world_size, init_method, config.training.local_rank)
-                _ = config.training.device_plan  # the caller may ask for its place later
-            return _train(config, inputs, timeline or Timeline(), parts or Parts(), in_memory)
+            configure_terminal(config.training, is_main=launch.is_main)
+            with group.announce_errors(launch, lambda: _start(config.training, launch)):
+                inputs = inputs or check(config, parts, in_memory, launch)
+                if launch.is_main:
+                    _print_inputs(inputs)  # before tokenizing, which takes long for large tables
+                data = tokenize_tables(inputs, is_main=launch.is_main)
+            timeline.end("tokens")
+            with _start(inputs.config.training, launch) as world:
+                world.agree(None)
+                timeline.end("process group")
+                with prepare(inputs, data, world, timeline) as context, report_saved_folds(context):
+                    return _run(context)
     finally:
         _TRAINING.release()
 
 
-def _train(
-    config: RunConfig, inputs: RunInputs | None, timeline: Timeline, parts: Parts, in_memory: Mapping[str, Table] | None
-) -> Path:
-    """Check, tokenize, form the process group, run."""
-    configure_terminal(config.training)
-    with launcher.forward_errors(config.training.start):
-        inputs = inputs or check(config, parts, in_memory)
-        if launcher.here().is_main:  # before tokenizing, which takes long for large tables
-            for finding in decisions(inputs.findings):
-                log_decision(finding)
-            for line in inputs.inspection.summary_lines():
-                log_detail(line)
-            for line in inputs.inspection.duplicate_lines():
-                log(line)
-        data = tokenize_tables(inputs)
-    timeline.end("tokens")
-    with inputs.config.training.start() as world:
-        world.receive_faults()
-        timeline.end("process group")
-        with prepare(inputs, data, world, timeline) as context, report_saved_folds(context):
-            return _run(context)
+def _start(settings: TrainingConfig, launch: Launch) -> World:
+    return group.start(settings._setup_devices(launch), settings.ddp_timeout)
+
+
+def _print_inputs(inputs: RunInputs) -> None:
+    for finding in decisions(inputs.findings):
+        log_decision(finding)
+    for line in inputs.inspection.summary_lines():
+        log_detail(line)
+    for line in inputs.inspection.duplicate_lines():
+        log(line)
 
 
 def _run(context: TrainingContext) -> Path:

@@ -31,8 +31,8 @@ from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import Array, Sampling, Scores
 from classify.findings import Finding, decided, decisions, note, notes
-from classify.launch import describe, launcher
-from classify.launch.process_settings import set_products
+from classify.launch import describe
+from classify.launch.process import set_products
 from classify.modeling.choose_packing import choose_packing
 from classify.modeling.classifier import Classifier
 from classify.modeling.coverage import check_coverage, check_ids
@@ -150,7 +150,7 @@ class TrainingContext:
         model, training = config.model, config.training
         resolved = {
             "max_length": self.data.max_length,
-            "batch_size": training.train_batch_size,
+            "batch_size": training.rows_per_step(self.world.num_devices),
             "precision": self.classifier.precision.name,
             "pooling": self.inputs.model.pooling,
             "lora": [model.lora_rank, model.lora_alpha] if model.lora else None,
@@ -200,7 +200,7 @@ def check_outputs(context: TrainingContext) -> None:
         )
 
 
-def tokenize_tables(inputs: RunInputs) -> TokenizedData:
+def tokenize_tables(inputs: RunInputs, *, is_main: bool = True) -> TokenizedData:
     """Tokenize every table once and decide the max length.
 
     Called before the process group is formed, so no rank waits in it.
@@ -217,7 +217,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     warning = check_coverage(
         train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model, named=named
     )
-    if warning is not None and launcher.here().is_main:
+    if warning is not None and is_main:
         log(note(warning).line())
     lengths = full[key(train.table)].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
@@ -275,7 +275,10 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
         timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world)
-        found = [data.decision, *_list_decisions(classifier, packing_reason, world, training.train_batch_size)]
+        found = [
+            data.decision,
+            *_list_decisions(classifier, packing_reason, world, training.rows_per_step(world.num_devices)),
+        ]
         found += [placing] if placing is not None else []
         if not output.is_writer:
             classifier.drop_unused_embeddings()
@@ -305,7 +308,7 @@ def _note_start(
 ) -> list[Finding]:
     """Note what is special about how this training starts."""
     found = [*classifier.findings, *world.plan.findings]
-    if launcher.here().restarts and not output.resumes:
+    if world.plan.launch.restarts and not output.resumes:
         text = (
             "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
             "continue from the newest checkpoint"
@@ -318,12 +321,10 @@ def _note_start(
 
 def _require_enough_rows(inputs: RunInputs, world: World) -> None:
     """Raise InputError where some device would never get a row."""
-    train, devices = inputs.splits.train, world.world_size * world.replicas
-    if len(train) < devices:
-        raise InputError(
-            f"{train.table.path}: {len(train)} training rows cannot be split over {devices} devices; start fewer "
-            "processes."
-        )
+    train = inputs.splits.train
+    if len(train) < world.num_devices:
+        where = f"{train.table.path}: {len(train)} training rows"
+        raise InputError(f"{where} cannot be split over {world.num_devices} devices; start fewer processes.")
 
 
 def _require_same(inputs: RunInputs, world: World) -> None:
@@ -374,7 +375,7 @@ def set_precision_and_packing(
     The model is on its device. Without a requested precision, a CPU with bf16 instructions trains packed texts in bf16.
     A resumed run keeps `before`, the precision it began in, on any CPU.
     """
-    automatic = precision.automatic and world.accelerator.precision_by_processor
+    automatic = precision.automatic and world.accelerator.is_host
     padded, packed = precision, precision
     if automatic and before in ("bf16", "fp32"):
         padded = packed = cpu_default(before, "as in the resumed run")
@@ -395,11 +396,13 @@ def set_precision_and_packing(
 def _list_decisions(classifier: Classifier, packing_reason: str, world: World, batch_size: int) -> list[Finding]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
-    padded = "off; padded" if world.accelerator.static_shapes else "off; padded by length"
+    padded = "off; padded" if world.accelerator.compiles else "off; padded by length"
     way = "on" if classifier.packed else padded
     decisions = [
         decided("packing", way, packing_reason, "--packing"),
-        decided("device", world.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True),
+        decided(
+            "device", world.plan.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True
+        ),
         decided("precision", precision.name, precision.why, "--precision"),
     ]
     if classifier.has_adapters:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
-from classify.launch.interrupts import stop_signals
+from classify.launch.signals import stop_signals
 from classify.training import dry_run, linear_probe
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.setup import TrainingContext
@@ -59,7 +59,7 @@ def fit_memory(context: TrainingContext, trainer: Trainer) -> None:
     """Find before the first step how many micro-batches memory needs, where a rank could not tell the others later."""
     world, progress, batches = context.world, trainer.progress, trainer.batches
     start, end = progress.position, trainer.end_position
-    unsure = world.distributed and not world.accelerator.synchronous
+    unsure = world.distributed and not world.accelerator.is_host
     if not unsure or context.strategy.forward_is_collective or end <= start:
         return
     before = trainer.num_micro_batches
@@ -106,5 +106,6 @@ def fit(
                 f"stopped by {signal.Signals(number).name} {where}; "
                 f"continue with --resume {shlex.quote(str(context.output.folder))}",
                 number,
+                is_printed=context.world.is_local_main,
             )
     context.timeline.end("epochs")

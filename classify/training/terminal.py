@@ -14,11 +14,11 @@ from classify.findings import Finding
 _settings = OutputConfig()
 
 
-def configure_terminal(settings: OutputConfig) -> None:
-    """Print as these settings say from here on."""
+def configure_terminal(settings: OutputConfig, *, is_main: bool = True) -> None:
+    """Print as these settings say from here on; only the main process shows progress."""
     global _settings
     _settings = settings
-    allow_progress(not settings.quiet and not settings.json)
+    allow_progress(is_main and not settings.quiet and not settings.json)
 
 
 def log(text: str) -> None:

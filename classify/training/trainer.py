@@ -23,7 +23,7 @@ from classify.data.sampler import Rows
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt
 from classify.errors import CheckpointError, ClassifyError, RankError
-from classify.launch import accelerators
+from classify.launch.devices import accelerator_of
 from classify.modeling.classifier import Classifier
 from classify.modeling.layout import send
 from classify.modeling.packing import Batch
@@ -35,6 +35,8 @@ from classify.training.progress import Progress, compute_end_of_training
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.named_state import Tensors
 
+# Most processes of a machine that are taken to share its caches, so that micro-batches do not become too small.
+_SHARERS = 4
 # Most steps between two stop checks of ranks on accelerators.
 _ASK_STEPS = 10
 # Name of the id map among the weights of a checkpoint with a compact embedding table.
@@ -132,7 +134,7 @@ class Trainer:
         limit = self.classifier.max_tokens
         if limit is None or not self.world.plan.spec.may_split_steps or self.strategy.forward_is_collective:
             return None
-        return limit // self.world.cache_sharers
+        return limit // min(_SHARERS, self.world.plan.launch.local_world_size)
 
     def state_dict(self, *, keep: bool) -> TrainerState:
         """All that a checkpoint holds of this training, tensors on ranks that `keep` them. A collective."""
@@ -260,7 +262,7 @@ class Trainer:
         """
         world, step = self.world, self.progress.step
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
-        often = not world.distributed or world.accelerator.synchronous
+        often = not world.distributed or world.accelerator.is_host
         if not often and step % min(self.config.logging_steps, _ASK_STEPS):
             return False, False, False, 0.0
         share = time_share() if world.is_main else 0.0  # ranks with other clocks would have other learning rates
@@ -408,7 +410,9 @@ def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit, parts: Pa
     if config.sampler == "balanced":
         stratify_by = task.stratify_by(data.targets)
         weights = 1.0 / np.bincount(stratify_by)[stratify_by]
-    batches = sampler.BatchSampler(len(data.rows), config.train_batch_size, config.seed, weights)
+    batches = sampler.BatchSampler(
+        len(data.rows), config.rows_per_step(strategy.world.num_devices), config.seed, weights
+    )
     return Trainer(strategy, data, batches, parts.choose_loss(task.loss(config, data.targets)))
 
 
@@ -417,7 +421,7 @@ def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, de
     sequence = np.random.SeedSequence([seed, epoch, step, micro_batch, rank])
     number = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
     torch.manual_seed(number)
-    accelerators.of(device).seed(number)
+    accelerator_of(device).seed(number)
 
 
 def describe_divergence(step: int, rate: float, sign: str) -> str:

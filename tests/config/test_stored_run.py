@@ -14,7 +14,6 @@ from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import InputError
-from classify.launch import launcher
 
 FOLDER = "runs/my-1"
 
@@ -123,7 +122,6 @@ def test_processes_of_a_launcher_start_no_more(run: RunConfig, monkeypatch: pyte
     place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    launcher.here.cache_clear()
     assert parse("--resume", FOLDER).training.nproc is None
 
 

@@ -18,12 +18,14 @@ from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
-from classify.launch.device_plan import DevicePlan, Hardware, plan_devices
+from classify.launch.launch import Launch
+from classify.launch.plan import DevicePlan, Hardware, plan_devices
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import make_strategy
 from classify.training.trainer import StepEnd
 from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer
+from tests.support.worlds import start_world
 
 BATCH = 7  # cut unequally between two, and the last one of an epoch holds a single row
 
@@ -50,7 +52,7 @@ def train(model_folder: Path, world: World, packed: bool, micro: int) -> tuple[S
 def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, packed: bool, micro: int) -> None:
     """The loss is weighted by rows: a mean of the replicas' means would differ where they hold unequal numbers."""
     strategy, data, events = train(model_folder, two_devices, packed, micro)
-    other, _, alone = train(model_folder, TrainingConfig(use_cpu=True).start(), packed, micro)
+    other, _, alone = train(model_folder, start_world(TrainingConfig(use_cpu=True)), packed, micro)
     two, one = strategy.classifier, other.classifier
     a, b = (
         torch.cat([p.detach().flatten() for n, p in model.model.named_parameters() if not n.endswith("key.bias")])
@@ -100,7 +102,7 @@ def test_a_whole_run_says_that_ddp_is_faster(
 ) -> None:
     """Once, and the folder tells what was done."""
     training = TrainingConfig(output_dir=str(tmp_path / "out"), max_steps=3, batch_size=32, report_to="none")
-    monkeypatch.setattr(TrainingConfig, "start", lambda _: two_devices)
+    monkeypatch.setattr("classify.training.run._start", lambda settings, launch: two_devices)
     folder = classify.train(RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder)), training))
     printed = capsys.readouterr().out
     assert printed.count("--nproc 2 (or torchrun) is faster") == 1
@@ -111,11 +113,10 @@ def test_a_whole_run_says_that_ddp_is_faster(
 
 
 def test_a_plan_with_one_device_is_no_data_parallel() -> None:
-    plan: DevicePlan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 1))
+    plan: DevicePlan = plan_devices(Launch(), Hardware("cuda", 1))
     assert World(dataclasses.replace(plan), torch.device("cpu")).replicas == 1
 
 
 def test_rows_per_device_are_counted_for_each_of_them(two_devices: World) -> None:
     config = TrainingConfig(per_device_train_batch_size=8)
-    vars(config)["device_plan"] = two_devices.plan
-    assert config.train_batch_size == 16
+    assert config.rows_per_step(two_devices.num_devices) == 16

@@ -25,6 +25,7 @@ from classify.modeling.loading import freeze_unused
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer
+from tests.support.worlds import start_world
 
 pytestmark = pytest.mark.distributed
 
@@ -69,9 +70,10 @@ def _digest(model: Classifier) -> str:
 def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Train 20 steps in every case of this start, in one process group, and store weights, logits and losses."""
     first = TrainingConfig(use_cpu=True, strategy=strategy)
-    world = first.start()
+    world = start_world(first)
     kind = "sharded-" if strategy == "fsdp" else "apart-" if world.plan.launch.spans_machines else ""
-    place = (first.parallel_mode.value, first.world_size, first.process_index, first.local_process_index, first.n_gpu)
+    mode, launch = world.plan.parallel_mode.value, world.plan.launch
+    place = (mode, launch.world_size, launch.rank, max(0, launch.local_rank), world.plan.n_gpu)
     (results / f"place-{kind}{world.world_size}-{world.rank}.txt").write_text(repr(place))
     for micro, way in SOME if kind else WAYS:
         data, model = data_and_model(model_folder)
@@ -224,7 +226,7 @@ def test_gradients_are_exchanged_once_a_step_and_not_for_unused_parameters(resul
 
 
 def test_each_process_knows_its_place(results: dict[str, dict[str, Any]]) -> None:
-    """parallel_mode, world_size, process_index, local_process_index, n_gpu as in TrainingArguments."""
+    """Parallel mode, world size, rank, local rank and number of accelerators."""
     wanted = {
         f"place-{world}-{rank}": repr(("distributed" if world > 1 else "not_parallel", world, rank, rank, 0))
         for world in (1, 2, 3)

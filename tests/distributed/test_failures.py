@@ -20,9 +20,9 @@ import pytest
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.distributed.process_group import _exchange
+from classify.distributed.group import _exchange
 from classify.errors import DeviceError, InputError
-from classify.launch.launcher import read_launch
+from classify.launch.launch import Launch
 from tests.support.processes import (
     ROOT,
     SCRIPT,
@@ -36,6 +36,7 @@ from tests.support.processes import (
     unlaunched,
 )
 from tests.support.runs import read_json
+from tests.support.worlds import start_world
 
 pytestmark = pytest.mark.distributed
 
@@ -267,7 +268,7 @@ def test_launched_ranks_tell_a_contradiction_in_one_line(
 
 
 def exchange_and_leave() -> None:
-    launch = read_launch(os.environ)
+    launch = Launch.read(os.environ)
     store, _, _ = next(torch.distributed.rendezvous("env://"))
 
     class SlowStore:
@@ -322,7 +323,8 @@ def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
     script.write_text(
         "import torch\n"
         "from classify.config.schema import TrainingConfig\n"
-        "world = TrainingConfig().start()\n"
+        "from tests.support.worlds import start_world\n"
+        "world = start_world(TrainingConfig())\n"
         "numbers = torch.ones(1 << 20, device=world.device)\n"
         "torch.distributed.all_reduce(numbers)\n"
         "try:\n"
@@ -354,7 +356,7 @@ def test_a_rank_that_never_comes(rank: str, table: Path, model_folder: Path, tmp
 
 def interrupt_one_rank() -> None:
     """Ctrl-C reaches one rank alone where the others were started elsewhere."""
-    world = TrainingConfig(use_cpu=True).start()
+    world = start_world(TrainingConfig(use_cpu=True))
 
     @world.sync_errors()
     def work() -> None:
@@ -376,14 +378,14 @@ def test_an_interrupt_of_one_rank_ends_the_wait_of_the_others() -> None:
 
 def meet_on_two_kinds_of_devices() -> None:
     """Rank 1's GPU has failed: it takes the CPU, where it would wait for ever for a rank that waits under NCCL."""
-    from classify.distributed import process_group
+    from classify.distributed import group
 
-    plan = TrainingConfig(use_cpu=True).device_plan
+    plan = TrainingConfig(use_cpu=True)._setup_devices(Launch.read())
     if plan.launch.rank == 0:
         plan = replace(plan, device="cuda:0", n_gpu=1, backend="nccl")
-        process_group._identity = lambda plan: "a GPU"  # type: ignore[assignment]
+        group._identity = lambda plan: "a GPU"  # type: ignore[assignment]
     with pytest.raises(DeviceError, match="rank 0 is on cuda with nccl, rank 1 on cpu with gloo"):
-        process_group._form_group(plan, timedelta(seconds=30))
+        group._form_group(plan, timedelta(seconds=30))
 
 
 def test_ranks_on_two_kinds_of_devices_end_at_once() -> None:

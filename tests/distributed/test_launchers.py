@@ -187,7 +187,6 @@ def train_in_a_spawned_process(rank: int, port: int, table: Path, model: Path) -
     training = TrainingConfig(output_dir="out", use_cpu=True, max_steps=2, report_to="none")
     config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model)), training)
     classify.train(config, rank=rank, world_size=2, init_method=f"tcp://127.0.0.1:{port}")
-    assert (training.process_index, training.world_size) == (rank, 2)
 
 
 @pytest.mark.slow
@@ -204,8 +203,6 @@ def test_spawned_processes_through_the_api(table: Path, model_folder: Path, tmp_
 
 def train_twice(folder: Path, table: Path, model: Path) -> None:
     training = TrainingConfig(output_dir=str(folder / "out"), use_cpu=True, max_steps=2, report_to="none")
-    assert training.device.type == "cpu"
-    assert training.world_size == 2
     config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model), head="random"), training)
     classify.train(config)
     classify.train(config.replace(overwrite_output_dir=True))

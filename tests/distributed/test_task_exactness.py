@@ -28,6 +28,7 @@ from tests.support.processes import run_distributed_test
 from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, make_trainer
 from tests.support.tasks import CLASSES, make_labels, score_of, words_of
+from tests.support.worlds import start_world
 
 pytestmark = pytest.mark.distributed
 
@@ -85,7 +86,7 @@ def train_task(
 
 def train_every_task(folder: Path, results: Path, strategy: Any = "auto") -> None:
     """Train in every way of this world size, and store weights and logits."""
-    world = TrainingConfig(use_cpu=True, strategy=strategy).start()
+    world = start_world(TrainingConfig(use_cpu=True, strategy=strategy))
     size: int | str = "sharded" if strategy == "fsdp" else world.world_size
     for name in tasks():
         for micro, packed in [*WAYS[size], *([PLAIN] if size == 1 else [])]:

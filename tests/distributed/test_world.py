@@ -16,7 +16,8 @@ from classify.config.schema import TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.errors import InputError, RankError
-from classify.launch.device_plan import ParallelMode
+from classify.launch.launch import Launch
+from classify.launch.plan import ParallelMode
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.modeling.precision import FP32, Precision
@@ -26,37 +27,30 @@ from classify.training.trainer import Trainer, make_micro_batches
 from tests.support import tiny
 from tests.support.processes import free_port
 from tests.support.runs import data_and_model, make_config, make_trainer
+from tests.support.worlds import start_world
 
 
 def test_a_single_process_on_the_cpu() -> None:
-    config = TrainingConfig(use_cpu=True)
-    assert config.device == torch.device("cpu")
-    assert config._setup_devices is config._setup_devices
-    assert config.n_gpu == 0
-    assert config.parallel_mode is ParallelMode.NOT_PARALLEL
-    assert (config.world_size, config.process_index, config.local_process_index) == (1, 0, 0)
-    assert config.start().plan.launch.local_rank == -1
-    assert config.start().is_main
+    world = start_world(TrainingConfig(use_cpu=True))
+    assert (world.device, world.plan.n_gpu) == (torch.device("cpu"), 0)
+    assert world.plan.parallel_mode is ParallelMode.NOT_PARALLEL
+    assert (world.world_size, world.rank, world.plan.launch.local_rank) == (1, 0, -1)
+    assert world.is_main
 
 
 def test_values_are_those_of_transformers() -> None:
     from transformers import TrainingArguments
 
     theirs = TrainingArguments(output_dir="unused", use_cpu=True, report_to="none")
-    ours = TrainingConfig(use_cpu=True)
-    assert ours.device == theirs.device
+    ours = TrainingConfig(use_cpu=True)._setup_devices(Launch.read())
+    assert torch.device(ours.device) == theirs.device
     assert ours.n_gpu == theirs.n_gpu
     assert ours.parallel_mode.value == theirs.parallel_mode.value
-    assert (ours.world_size, ours.process_index, ours.local_process_index) == (
-        theirs.world_size,
-        theirs.process_index,
-        theirs.local_process_index,
-    )
+    assert (ours.launch.world_size, ours.launch.rank) == (theirs.world_size, theirs.process_index)
 
 
 def test_one_process_answers_without_a_group() -> None:
-    world = TrainingConfig(use_cpu=True).start()
-    world.barrier()
+    world = start_world(TrainingConfig(use_cpu=True))
     assert world.all_reduce_sum([1.0, 2.0]) == [1.0, 2.0]
     assert world.all_reduce_any(True)
     assert world.broadcast({"a": [1]}) == {"a": [1]}
@@ -93,7 +87,7 @@ def test_an_error_of_one_rank_does_not_wait_for_the_others(
 
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", abort)
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: taken.append("destroy"))
-    world = TrainingConfig(use_cpu=True).start()
+    world = start_world(TrainingConfig(use_cpu=True))
     plan = replace(world.plan, parallel_mode=ParallelMode.DISTRIBUTED, strategy="ddp", backend=backend)
     try:
         world = replace(world, plan=plan)
@@ -187,7 +181,7 @@ def test_padded_steps_are_cut_by_tokens_and_on_a_cpu_alone(model_folder: Path) -
 def test_processes_of_a_machine_share_its_caches(
     strategy: str, processes: int, alone: int | None, wanted: int | None
 ) -> None:
-    world = TrainingConfig(use_cpu=True).start()
+    world = start_world(TrainingConfig(use_cpu=True))
     launch = replace(world.plan.launch, world_size=processes, local_world_size=processes)
     there = replace(world, plan=replace(world.plan, launch=launch, strategy=strategy))
     model: Any = SimpleNamespace(max_tokens=alone)
@@ -219,7 +213,7 @@ def test_a_cut_step_changes_no_weight(
         # A larger epsilon, or gradients that are rounding alone would move a weight as far as any other.
         config = TrainingConfig(use_cpu=True, max_steps=3, learning_rate=1e-3, adam_epsilon=1e-3, **settings)
         model.set_precision(choose_precision(config.precision, torch.device("cpu"), config.opt_level))
-        trainer = make_trainer(model, data, config, config.start(), 16)
+        trainer = make_trainer(model, data, config, start_world(config), 16)
         list(trainer.steps())
         micros.append(len(trainer._divide(trainer.batches.step_at(0))))
         ends.append(torch.cat([p.detach().float().flatten() for p in model.model.parameters()]))
@@ -233,12 +227,12 @@ def test_a_cut_step_changes_no_weight(
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_data_parallel_on_two_gpus(model_folder: Path) -> None:
     config = TrainingConfig()
-    assert config.parallel_mode is ParallelMode.NOT_DISTRIBUTED
+    assert start_world(config).plan.parallel_mode is ParallelMode.NOT_DISTRIBUTED
     tokens = tokenize(load_tokenizer(str(model_folder)), [text for text, _ in tiny.table_rows(11)], 64)
     model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
     model.use_packing(True)
     model.to(config.device)
-    strategy = make_strategy(model, config, config.start())
+    strategy = make_strategy(model, config, start_world(config))
     strategy.setup()
     batches = [model.batch(tokens, np.arange(0, 6)), model.batch(tokens, np.arange(6, 11))]
     got = strategy.forward(batches)

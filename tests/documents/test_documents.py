@@ -11,8 +11,7 @@ import pytest
 
 from classify.commands import COMMANDS
 from classify.export.registry import TARGETS
-from classify.launch.accelerators import ACCELERATORS
-from classify.launch.strategies import STRATEGIES
+from classify.launch.devices import ACCELERATORS, STRATEGIES
 from classify.tables.read import SUFFIXES
 from classify.tasks.registry import TASKS
 from tests.support import python_page, settings_page

@@ -8,7 +8,8 @@ import pytest
 
 from classify.errors import InputError
 from classify.launch.describe import physical, planned_cluster, table, words
-from classify.launch.device_plan import Hardware, plan_devices
+from classify.launch.launch import Launch
+from classify.launch.plan import Hardware, plan_devices
 from tests.support.person import Person
 
 
@@ -43,11 +44,11 @@ def test_unequal_machines() -> None:
 @pytest.mark.parametrize(
     ("device", "environment", "wanted"),
     [
-        ("cuda:0", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cuda:0 (GPU 1)"),
-        ("cuda:1", {"CUDA_VISIBLE_DEVICES": "1, 2"}, "cuda:1 (GPU 2)"),
+        ("cuda:0", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cuda:0 (device 1)"),
+        ("cuda:1", {"CUDA_VISIBLE_DEVICES": "1, 2"}, "cuda:1 (device 2)"),
         ("cuda:0", {}, "cuda:0"),
         ("cuda:3", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cuda:3"),
-        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": "5"}, "npu:0 (5)"),
+        ("npu:0", {"ASCEND_RT_VISIBLE_DEVICES": "5"}, "npu:0 (device 5)"),
         ("cpu", {"CUDA_VISIBLE_DEVICES": "1,2"}, "cpu"),
     ],
 )
@@ -56,7 +57,7 @@ def test_the_physical_device(device: str, environment: dict[str, str], wanted: s
 
 
 def test_one_process_says_what_minus_one_means() -> None:
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware())
+    plan = plan_devices(Launch(), Hardware())
     topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu"}]
     assert "not started by a launcher (local rank -1)" in words(topology, plan)
     assert "random" in table(topology, plan, 32, {})
@@ -77,7 +78,7 @@ def test_sharded_processes_hold_one_model() -> None:
 
 
 def test_data_parallel_names_all_devices_and_the_faster_way() -> None:
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 4))
+    plan = plan_devices(Launch(), Hardware("cuda", 4))
     topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}]
     assert "cuda:0 to cuda:3" in table(topology, plan, 32, {})
     assert "--nproc 4" in words(topology, plan)

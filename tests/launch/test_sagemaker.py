@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from classify.launch.device_plan import Hardware, plan_devices
-from classify.launch.launcher import read_launch
-from classify.launch.sagemaker import first_host
+from classify.launch.launch import Launch, _sagemaker_host
+from classify.launch.plan import Hardware, plan_devices
 
 
 def test_outside_a_container_nothing_is_assumed() -> None:
-    assert first_host({}) is None
-    assert first_host({"SM_HOSTS": "not JSON"}) is None
+    assert _sagemaker_host({}) is None
+    assert _sagemaker_host({"SM_HOSTS": "not JSON"}) is None
 
 
 def variables(rank: int, local: int) -> dict[str, str]:
@@ -27,18 +26,14 @@ def variables(rank: int, local: int) -> dict[str, str]:
 
 
 def test_ranks_of_the_data_parallel_library() -> None:
-    launch = read_launch(variables(3, 1))
+    launch = Launch.read(variables(3, 1))
     assert (launch.launcher, launch.rank, launch.local_rank, launch.world_size) == ("smddprun", 3, 1, 4)
     assert (launch.address, launch.machine) == ("algo-1", None)
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment=variables(3, 1), hardware=Hardware("cuda", 2))
+    plan = plan_devices(Launch.read(variables(3, 1)), Hardware("cuda", 2))
     assert (plan.device, plan.backend, plan.strategy) == ("cuda:1", "smddp", "ddp")
-    requested = plan_devices(
-        use_cpu=False, local_rank=-1, environment=variables(3, 1), hardware=Hardware("cuda", 2), backend="nccl"
-    )
+    requested = plan_devices(Launch.read(variables(3, 1)), Hardware("cuda", 2), backend="nccl")
     assert requested.backend == "nccl"
-    assert plan_devices(
-        use_cpu=True, local_rank=-1, environment=variables(3, 1), hardware=Hardware("cuda", 2)
-    ).backend == "gloo"  # fmt: skip
+    assert plan_devices(Launch.read(variables(3, 1)), Hardware("cuda", 2), use_cpu=True).backend == "gloo"  # fmt: skip
 
 
 def test_the_training_toolkits_torchrun_is_torchrun() -> None:
@@ -46,5 +41,5 @@ def test_the_training_toolkits_torchrun_is_torchrun() -> None:
         "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "algo-1", "MASTER_PORT": "7777",
         "TORCHELASTIC_RUN_ID": "none", "SM_HOSTS": '["algo-1"]',
     }  # fmt: skip
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment=launched, hardware=Hardware("cuda", 2))
+    plan = plan_devices(Launch.read(launched), Hardware("cuda", 2))
     assert (plan.launch.launcher, plan.backend) == ("torchrun", "nccl")

@@ -6,8 +6,7 @@ import typing
 
 from classify.config.fields import choices
 from classify.config.schema import TrainingConfig
-from classify.launch.backends import BACKENDS
-from classify.launch.strategies import STRATEGIES
+from classify.launch.devices import BACKENDS, STRATEGIES
 
 HINTS = typing.get_type_hints(TrainingConfig, localns={"torch": None, "World": None, "ParallelMode": None})
 

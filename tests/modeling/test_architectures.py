@@ -22,6 +22,7 @@ from classify.modeling.sizes import layer_count
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
+from tests.support.worlds import start_world
 
 KINDS = list(tiny.configurations())
 PADDED = {"deberta", "eurobert"}
@@ -46,7 +47,7 @@ def load(folder: Path, device: str = "cpu") -> tuple[Classifier, Tokens]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_logits_are_those_of_the_stock_model(folders: dict[str, Path], kind: str) -> None:
     model, tokens = load(folders[kind])
-    choose_packing(model, TrainingConfig(use_cpu=True).start())
+    choose_packing(model, start_world(TrainingConfig(use_cpu=True)))
     assert model.packed is (kind not in PADDED)
     rows = np.random.default_rng(0).permutation(len(tokens))
     model.eval()
@@ -108,7 +109,7 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
     result: list[dict[str, Any]] = []
     for wish in ("auto", "padded"):
         model, tokens = load(folders[kind])
-        choose_packing(model, TrainingConfig(use_cpu=True).start(), wish)
+        choose_packing(model, start_world(TrainingConfig(use_cpu=True)), wish)
         freeze_unused(model, tokens, 0)
         model.train()
         logits = model(model.batch(tokens, rows))
@@ -132,7 +133,7 @@ def test_the_number_of_layers_is_in_the_configuration(folders: dict[str, Path], 
 def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Path], kind: str) -> None:
     """DistributedDataParallel waits for each of them."""
     model, tokens = load(folders[kind])
-    choose_packing(model, TrainingConfig(use_cpu=True).start())
+    choose_packing(model, start_world(TrainingConfig(use_cpu=True)))
     freeze_unused(model, tokens, 0)
     model.train()
     model(model.batch(tokens, np.arange(3))).sum().backward()
@@ -251,4 +252,4 @@ def test_each_packable_kind_is_tested() -> None:
 def test_a_kind_that_cannot_be_packed(folders: dict[str, Path]) -> None:
     model, _ = load(folders["deberta"])
     with pytest.raises(InputError, match="deberta-v2 does not support custom attention"):
-        choose_packing(model, TrainingConfig(use_cpu=True).start(), "packed")
+        choose_packing(model, start_world(TrainingConfig(use_cpu=True)), "packed")

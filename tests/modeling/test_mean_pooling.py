@@ -24,6 +24,7 @@ from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
+from tests.support.worlds import start_world
 
 TEXTS = [text for text, _ in tiny.table_rows(30)]
 SAYS = {"old": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "new": {"pooling_mode": "mean"}}
@@ -50,7 +51,7 @@ def test_features_are_the_true_mean(tmp_path: Path, kind: str, packed: bool) -> 
     tokenizer = load_tokenizer(str(path))
     model = load_pretrained(resolve_model(str(path)), ["a", "b", "c"], seed=1, pad_token_id=0)
     model.use_packing(packed)
-    world = TrainingConfig(use_cpu=True).start()
+    world = start_world(TrainingConfig(use_cpu=True))
     result = compute_logits(model, tokenize(tokenizer, TEXTS, 60), np.arange(len(TEXTS)), world, features=True)
     encoder = transformers.AutoModel.from_pretrained(path).eval()
     for features, text in zip(result, TEXTS, strict=True):

@@ -18,6 +18,7 @@ from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from tests.support import tiny
 from tests.support.runs import make_trainer
+from tests.support.worlds import start_world
 
 RECORD = Path(__file__).with_suffix(".json")
 STEPS = 12
@@ -57,7 +58,7 @@ def losses(folder: Path) -> list[float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        trainer = make_trainer(model, data, config, config.start(), 16)
+        trainer = make_trainer(model, data, config, start_world(config), 16)
         events = trainer.steps()
         return [event.metrics.loss for event in events if event.metrics is not None]
     finally:

@@ -30,10 +30,10 @@ _READ = """
 import json, os, sys
 sys.path.insert(0, {root!r})
 from classify.config.parser import parse_training
-from classify.launch.launcher import read_launch
+from classify.launch.launch import Launch
 
 config = parse_training(sys.argv[1:], "run_classify.py")
-launch = read_launch(os.environ, config.training.local_rank)
+launch = Launch.read(os.environ, config.training.local_rank)
 sys.stdout.write(json.dumps(vars(launch)) + chr(10))
 """
 

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from classify.distributed.world import World
-from classify.launch.device_plan import Hardware, ParallelMode, plan_devices
+from classify.launch.launch import Launch
+from classify.launch.plan import Hardware, ParallelMode, plan_devices
 from classify.training.strategies import data_parallel
 from classify.training.strategies.data_parallel import BatchDataParallel
 
@@ -61,7 +62,7 @@ class TwoReplicas(nn.Module):
 def two_device_world(monkeypatch: pytest.MonkeyPatch) -> World:
     """A process that drives two devices."""
     monkeypatch.setattr(data_parallel, "BatchDataParallel", lambda model, **_: TwoReplicas(model))
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware("cuda", 2))
+    plan = plan_devices(Launch(), Hardware("cuda", 2))
     assert (plan.parallel_mode, plan.n_gpu) == (ParallelMode.NOT_DISTRIBUTED, 2)
     place = {"machine": 0, "rank": 0, "local_rank": -1, "device": "cuda:0"}
     return World(plan, torch.device("cpu"), topology=[place])

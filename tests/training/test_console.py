@@ -25,6 +25,7 @@ from classify.modeling.loading import load_pretrained
 from classify.training import terminal
 from classify.training.run import train
 from tests.support.runs import make_config
+from tests.support.worlds import start_world
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_passes_that_take_long_show_a_bar(
         tokenizer = load_tokenizer(str(model_folder))
         tokens = tokenize(tokenizer, ["lost card"] * 300, 16)
         model = load_pretrained(resolve_model(str(model_folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
-        compute_logits(model, tokens, np.arange(300), TrainingConfig(use_cpu=True).start())
+        compute_logits(model, tokens, np.arange(300), start_world(TrainingConfig(use_cpu=True)))
     finally:
         terminal.configure_terminal(OutputConfig())
     printed = capsys.readouterr().err

@@ -21,6 +21,7 @@ from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.processes import run_ranks
 from tests.support.runs import FILES, data_and_model, make_config, make_trainer, read_json
+from tests.support.worlds import start_world
 
 TASK = SingleLabel("abc")
 
@@ -67,8 +68,10 @@ def spread(folder: Path, steps: int) -> tuple[float, Any]:
     model.use_packing(True)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
     if steps:
-        contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, steps)
-    features = compute_logits(model, data.tokens, data.rows, config.start(), features=True)
+        contrastive.contrastive_warmup(
+            make_trainer(model, data, config, start_world(config), 8).strategy, data, TASK, steps
+        )
+    features = compute_logits(model, data.tokens, data.rows, start_world(config), features=True)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     same = data.targets[:, None] == data.targets[None, :]
     cosines, apart = unit @ unit.T, ~np.eye(len(unit), dtype=bool)
@@ -88,7 +91,7 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
     """The step is done again, and later ones stay as small; with no rows left to halve the line says what to do."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
-    strategy = make_trainer(model, data, config, config.start(), 8).strategy
+    strategy = make_trainer(model, data, config, start_world(config), 8).strategy
     features, room, taken = contrastive.ContrastiveTrainer._features, 9, []
 
     def short_of_memory(self: Any, pieces: Any) -> torch.Tensor:

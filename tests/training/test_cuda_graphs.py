@@ -15,6 +15,7 @@ from classify.training.contrastive import ContrastiveTrainer
 from classify.training.trainer import Trainer
 from tests.support import tiny
 from tests.support.runs import data_and_model, make_trainer
+from tests.support.worlds import start_world
 
 GPU = torch.device("cuda")
 
@@ -49,7 +50,7 @@ def make(folder: Path, **settings: Any) -> Trainer:
     model.install_kernels(GPU)
     model.use_packing(True)  # by the kernels
     model.set_precision(choose_precision("bf16", GPU))
-    return make_trainer(model, data, config, config.start(), 19)
+    return make_trainer(model, data, config, start_world(config), 19)
 
 
 def losses(trainer: Trainer) -> list[float]:

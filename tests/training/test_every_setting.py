@@ -220,12 +220,12 @@ CASES: dict[str, Case] = {
 
 # Settings of processes, devices, time and earlier runs, where one run in this process shows nothing.
 ELSEWHERE: dict[str, tuple[str, str]] = {
-    "use_cpu": ("tests.launch.test_device_plan", "test_decision"),
+    "use_cpu": ("tests.launch.test_plan", "test_decision"),
     "nproc": ("tests.training.test_coverage", "test_two_processes_refuse_in_one_line"),
-    "strategy": ("tests.launch.test_device_plan", "test_decision"),
+    "strategy": ("tests.launch.test_plan", "test_decision"),
     "sync_batch_norm": ("tests.training.test_strategies", "test_synchronized_batch_norm_needs_gpus"),
     "ddp_backend": ("tests.distributed.test_failures", "test_nccl_is_refused_where_no_accelerator_is_found"),
-    "local_rank": ("tests.launch.test_device_plan", "test_the_flag_of_the_old_launcher_stands_for_the_variable"),
+    "local_rank": ("tests.launch.test_plan", "test_the_flag_of_the_old_launcher_stands_for_the_variable"),
     "ddp_timeout": ("tests.distributed.test_failures", "test_a_rank_waits_no_longer_than_it_may"),
     "save_on_each_node": ("tests.distributed.test_two_machines", "test_each_machine_gets_all_files"),
     "overwrite_output_dir": ("tests.training.test_run", "test_a_folder_in_use_is_refused_and_overwritten_on_demand"),

@@ -23,6 +23,7 @@ from classify.training import dry_run
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import data_and_model, make_trainer
+from tests.support.worlds import start_world
 
 ROWS = 2048
 MMAP_THRESHOLD = -3  # of glibc's mallopt
@@ -52,7 +53,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     model.use_packing(True)
     data = TokenizedSplit(tokens, np.arange(ROWS), np.array([labels.index(label) for _, label in rows]))
     config = TrainingConfig(use_cpu=True, max_steps=2, learning_rate=1e-3, logging_steps=1)
-    world = config.start()
+    world = start_world(config)
     trainer = make_trainer(model, data, config, world, rows_per_step)
     with trainer.strategy.accumulate(last=False):  # threads and libraries are there now
         trainer.compute_gradients(BatchSampler(ROWS, 8, config.seed).step_at(0))
@@ -110,7 +111,7 @@ def test_ranks_agree_before_the_first_step(wide_model: Path, unlimited: list[flo
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer = make_trainer(model, data, config, start_world(config), 8)
     step = trainer.batches.step_at(0)
     while trainer.num_micro_batches < len(step.indices):
         trainer.halve_micro_batches(step, "no room")
@@ -136,11 +137,11 @@ def test_of_several_processes_the_rank_that_has_no_room_says_so(
     """The others cannot know; an error that is none of memory goes its way."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer = make_trainer(model, data, config, start_world(config), 8)
     step = BatchSampler(len(data.rows), 8, 0).step_at(0)
     faults = [MemoryError("no room\nat all"), RuntimeError("shapes do not match")]
     monkeypatch.setattr(trainer.strategy.optimizer, "step", lambda *_, **__: (_ for _ in ()).throw(faults.pop(0)))
-    monkeypatch.setattr(type(config.start()), "distributed", True)
+    monkeypatch.setattr(type(start_world(config)), "distributed", True)
     with pytest.raises(RankError, match=r"^step 1: rank 0 is out of memory in the optimizer step \(no room\), where"):
         trainer.train_step(step)
     with pytest.raises(RuntimeError, match="shapes do not match"):
@@ -152,7 +153,7 @@ def test_of_several_ranks_each_with_a_single_text_none_is_advised_to_halve(
 ) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
-    trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer = make_trainer(model, data, config, start_world(config), 8)
     step = trainer.batches.step_at(0)
     faults = [MemoryError("no room")]
 
@@ -163,7 +164,7 @@ def test_of_several_ranks_each_with_a_single_text_none_is_advised_to_halve(
 
     monkeypatch.setattr(trainer, "compute_gradients", compute)
     monkeypatch.setattr(trainer.strategy, "optimizer_step", lambda: torch.zeros(()))
-    monkeypatch.setattr(type(config.start()), "distributed", True)
+    monkeypatch.setattr(type(start_world(config)), "distributed", True)
     monkeypatch.setattr(type(trainer.world), "world_size", 2)
     with pytest.raises(RankError, match=r"step 1: rank 0 is out of memory .*--gradient-accumulation-steps 2"):
         trainer.train_step(step)

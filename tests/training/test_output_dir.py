@@ -12,6 +12,7 @@ from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import CheckpointError, InputError
 from classify.evaluation.scored_rows import ScoredRows
+from classify.launch.launch import Launch
 from classify.training import run
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from tests.support.runs import make_config
@@ -31,7 +32,7 @@ def begun(folder: Path) -> None:
 
 def wanted(**settings: object) -> OutputDirPlan:
     training = TrainingConfig(**settings)  # type: ignore[arg-type]
-    return plan_output_dir(RunConfig(DataConfig(data="my.csv"), training=training))
+    return plan_output_dir(RunConfig(DataConfig(data="my.csv"), training=training), Launch())
 
 
 def test_a_run_without_a_name_needs_no_more_than_its_folders_folder(here: Path) -> None:

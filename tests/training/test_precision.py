@@ -18,7 +18,7 @@ import classify.training.run as run
 from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError, Interrupted
-from classify.launch.process_settings import get_products, set_products
+from classify.launch.process import get_products, set_products
 from classify.modeling.precision import (
     FP32,
     Precision,
@@ -32,6 +32,7 @@ from classify.training.strategies.half_weights import WithHalfWeights
 from classify.training.trainer import Trainer
 from tests.support import tiny
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
+from tests.support.worlds import start_world
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -46,7 +47,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     config = TrainingConfig(use_cpu=device == CPU, strategy="none", **steps, **settings)
     model.to(device)
     model.set_precision(choose_precision(config.precision, device, config.opt_level))
-    trainer = make_trainer(model, data, config, config.start(), 19)
+    trainer = make_trainer(model, data, config, start_world(config), 19)
     return [event.metrics.loss if event.metrics else 0.0 for event in trainer.steps()], trainer
 
 

@@ -21,12 +21,13 @@ import classify.training.run as run
 from classify.cli import main
 from classify.config.schema import TrainingConfig
 from classify.errors import CheckpointError, DiskError, InputError, Interrupted
-from classify.launch import launcher
+from classify.launch.launch import Launch
 from classify.training import finish
 from classify.training.checkpoint import find_newest
 from classify.training.output_dir import plan_output_dir
 from classify.training.train_log import Log
 from tests.support.runs import EPOCHS, data_and_model, make_config, make_trainer, read_json, stop_at, worse_in_the_end
+from tests.support.worlds import start_world
 
 STEPS = 9  # three epochs of three
 
@@ -283,20 +284,13 @@ def test_a_named_checkpoint(uninterrupted: Path, model_folder: Path, table: Path
     assert (out / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
-def test_the_run_to_resume_lies_on_the_first_machine_only(
-    model_folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_to_resume_lies_on_the_first_machine_only(model_folder: Path, table: Path) -> None:
     config = make_config(model_folder, table, Path("x"), resume_from_checkpoint="nowhere")
     config = config.replace(output_dir=None)
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RANK", "1")
-    assert plan_output_dir(config).folder == Path("nowhere")
-    monkeypatch.setenv("RANK", "0")
-    launcher.here.cache_clear()
+    assert plan_output_dir(config, Launch.read({**place, "RANK": "1"})).folder == Path("nowhere")
     with pytest.raises(InputError, match="--resume nowhere: no such folder"):
-        plan_output_dir(config)
+        plan_output_dir(config, Launch.read({**place, "RANK": "0"}))
 
 
 def test_what_is_frozen_stays_so(uninterrupted: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -436,7 +430,7 @@ def test_a_tensor_of_another_name_is_refused(model_folder: Path, part: str) -> N
     """Another version of a library may name parameters otherwise; a moment that is dropped would start at zero."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, max_steps=1)
-    trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer = make_trainer(model, data, config, start_world(config), 8)
     trainer.fit()
     state = trainer.state_dict(keep=True)
     tensors = getattr(state, part)
@@ -454,11 +448,11 @@ def test_the_gradient_scaler_goes_on_where_it_was(model_folder: Path) -> None:
     """Its scale and how many steps it has grown for, else fp16 loses the first steps after a resume."""
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, max_steps=3)
-    trainer = make_trainer(model, data, config, config.start(), 8)
+    trainer = make_trainer(model, data, config, start_world(config), 8)
     trainer.strategy.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=7)
     trainer.fit()
     state = trainer.state_dict(keep=True)
-    again = make_trainer(model, data, config, config.start(), 8)
+    again = make_trainer(model, data, config, start_world(config), 8)
     again.strategy.scaler = torch.amp.GradScaler("cpu")
     again.strategy.load_optimizer(state.optimizer, state.values["scaler"])
     assert again.strategy.scaler.state_dict() == trainer.strategy.scaler.state_dict()

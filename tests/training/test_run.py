@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 import classify
 from classify.errors import InputError
+from classify.launch.launch import Launch
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained, load_trained
 from classify.prediction.inputs import check_prediction
@@ -194,7 +195,7 @@ def test_an_unwritable_folder_is_told_before_the_work(
     monkeypatch.setattr("os.access", lambda *_: False)
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match=r"--output-dir .*out: not writable"):
-        plan_output_dir(make_config(finished, table, tmp_path / "out"))
+        plan_output_dir(make_config(finished, table, tmp_path / "out"), Launch())
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from classify.tasks.regression import Regression
 from classify.tasks.single_label import CrossEntropy, SingleLabel, balanced_weights
 from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
+from tests.support.worlds import start_world
 
 BATCH = 19  # three steps an epoch of the 57 rows
 SEED = 3
@@ -44,7 +45,9 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     prepare(model)
     data = dataclasses.replace(data, targets=settings.pop("labels", data.targets))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
-    trainer = make_trainer(model, data, config, config.start(), BATCH, SingleLabel("abc").loss(config, data.targets))
+    trainer = make_trainer(
+        model, data, config, start_world(config), BATCH, SingleLabel("abc").loss(config, data.targets)
+    )
     caught: dict[str, torch.Tensor] = {}
 
     def note(*_: Any) -> None:
@@ -208,7 +211,7 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         lr_scheduler_type="constant",
     )  # fmt: skip
     before = {name: p.detach().clone() for name, p in model.model.named_parameters()}
-    trainer = make_trainer(model, data, config, config.start(), BATCH)
+    trainer = make_trainer(model, data, config, start_world(config), BATCH)
     list(trainer.steps())
     depth = parameter_depths(model.model)
     for name, parameter in model.model.named_parameters():
@@ -245,7 +248,7 @@ def test_schedules_move_the_weights_as_a_plain_loop_does(model_folder: Path, sch
         use_cpu=True, max_steps=8, seed=SEED, learning_rate=1e-3, weight_decay=0.0, max_grad_norm=0.0, warmup_steps=2.0,
         lr_scheduler_type=schedule,
     )  # fmt: skip
-    trainer = make_trainer(model, data, config, config.start(), BATCH)
+    trainer = make_trainer(model, data, config, start_world(config), BATCH)
     list(trainer.steps())
 
     other, stock = data_and_model(model_folder)

@@ -18,6 +18,7 @@ from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive
 from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
+from tests.support.worlds import start_world
 
 TASK = SingleLabel("abc")
 
@@ -50,7 +51,7 @@ def test_loras_rank_and_alpha(model_folder: Path) -> None:
 def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
     data, model = data_and_model(folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3, **changes)
-    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, 2)
+    contrastive.contrastive_warmup(make_trainer(model, data, config, start_world(config), 8).strategy, data, TASK, 2)
     return [parameter.detach().clone() for parameter in model.model.parameters()]
 
 
@@ -65,7 +66,7 @@ def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypa
     monkeypatch.setattr(contrastive, "set_learning_rate", lambda _, rate: rates.append(rate))
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3)
-    contrastive.contrastive_warmup(make_trainer(model, data, config, config.start(), 8).strategy, data, TASK, 20)
+    contrastive.contrastive_warmup(make_trainer(model, data, config, start_world(config), 8).strategy, data, TASK, 20)
     highest = rates.index(max(rates))
     assert 0 < highest < 5
     assert max(rates) <= 1e-3

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.launch.device_plan import plan_alone
-from classify.launch.strategies import STRATEGIES
+from classify.launch.devices import STRATEGIES
+from classify.launch.plan import plan_alone
 from classify.training.run import train
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import find_strategy

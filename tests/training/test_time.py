@@ -14,6 +14,7 @@ from classify.training import contrastive
 from classify.training.run import train
 from classify.training.timeline import Timeline
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json
+from tests.support.worlds import start_world
 
 
 def steps_of(folder: Path) -> int:
@@ -91,6 +92,6 @@ def test_a_slow_first_step_on_pairs_cuts_no_others(
         return True
 
     monkeypatch.setattr(contrastive.ContrastiveTrainer, "train_step", take)
-    strategy = make_trainer(model, data, config, config.start(), 8).strategy
+    strategy = make_trainer(model, data, config, start_world(config), 8).strategy
     result = contrastive.contrastive_warmup(strategy, data, SingleLabel("abc"), 100, seconds=2.0)
     assert result.steps == pytest.approx(steps, abs=1)

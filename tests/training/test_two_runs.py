@@ -16,6 +16,7 @@ import pytest
 from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig
 from classify.errors import InputError
+from classify.launch.launch import Launch
 from classify.training import run
 from classify.training.inputs import check
 from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder, plan_output_dir
@@ -184,4 +185,4 @@ def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "out" / LOCK).write_text("")
     config = RunConfig(DataConfig(data="my.csv"))
     config = config.replace(output_dir=str(tmp_path / "out"))
-    assert plan_output_dir(config).folder == tmp_path / "out"
+    assert plan_output_dir(config, Launch()).folder == tmp_path / "out"

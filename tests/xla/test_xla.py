@@ -13,6 +13,7 @@ import pytest
 from tests.support.comparison import SETTINGS, difference
 from tests.support.processes import SCRIPT
 from tests.support.runs import make_trainer, read_json
+from tests.support.worlds import start_world
 
 pytest.importorskip("torch_xla", reason="torch_xla is not here; make test-xla sets up an environment with it")
 
@@ -74,9 +75,9 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     assert config.device.type == "xla"
     data, model = data_and_model(model_folder)
     model.use_packing(False)
-    model.padding = FixedShapes(config.start().accelerator)
+    model.padding = FixedShapes(start_world(config).accelerator)
     model.to(config.device)
-    trainer = make_trainer(model, data, config, config.start(), 19)
+    trainer = make_trainer(model, data, config, start_world(config), 19)
     seen = [compilations() for _ in trainer.steps()]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
     print(json.dumps(seen))

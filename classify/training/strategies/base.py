@@ -105,7 +105,7 @@ class Strategy:
 
         A gradient scaler notices by itself. A device would wait for the answer in each step; there the loss shows it.
         """
-        return self.world.accelerator.synchronous and not self.scaler.is_enabled() and not math.isfinite(norm)
+        return self.world.accelerator.is_host and not self.scaler.is_enabled() and not math.isfinite(norm)
 
     def clear_gradients(self) -> None:
         """Forget the passes since the last optimizer step, so that they can be repeated."""

@@ -28,7 +28,8 @@ class FSDPStrategy(Strategy):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        self.world.broadcast_parameters(classifier)  # as DistributedDataParallel does: all start from the same bits
+        for parameter in classifier.parameters():  # as DistributedDataParallel does: all start from the same bits
+            torch.distributed.broadcast(parameter.data, src=0)
         mesh = init_device_mesh(self.world.device.type, (self.world.world_size,))
         for layer in repeated_layers(classifier):
             fully_shard(layer, mesh=mesh)

@@ -15,7 +15,7 @@ class WithLazyDevice(Strategy):
 
     @staticmethod
     def applies(classifier: Classifier, config: TrainingConfig, world: World) -> bool:
-        return world.accelerator.lazy_execution
+        return world.accelerator.compiles
 
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         super().backward(loss, last)

@@ -22,7 +22,8 @@ class ModelStrategy(Strategy):
     @classmethod
     def place(cls, classifier: Classifier, world: World) -> Finding | None:
         """Divide the layers evenly by their weights. Raises InputError where the devices cannot hold them."""
-        if len(world.devices) == 1:
+        devices = [world.accelerator.device(index) for index in range(max(1, world.plan.n_gpu))]
+        if len(devices) == 1:
             return super().place(classifier, world)
         from accelerate import dispatch_model, infer_auto_device_map
         from accelerate.utils import get_balanced_memory
@@ -33,7 +34,7 @@ class ModelStrategy(Strategy):
         places = infer_auto_device_map(model, budgets, no_split_module_classes=whole)
         if {"cpu", "disk"} & set(places.values()):
             raise InputError(
-                f"--strategy model: the model does not fit {', '.join(world.devices)}; use a smaller --model, or "
+                f"--strategy model: the model does not fit {', '.join(devices)}; use a smaller --model, or "
                 "--strategy fsdp with several processes."
             )
         logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)

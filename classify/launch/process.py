@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
-from classify.launch.launcher import Launch, available_cores
+from classify.launch.launch import Launch
 
 # Parameters of glibc's mallopt(3) and their values: blocks below 32 MiB, the upper limit, come from the heap, and up to
 # 1 GiB of free memory at the heap's end stays there.
@@ -175,6 +175,12 @@ def set_products(products: tuple[str, str]) -> None:
 
     mkldnn: Any = torch.backends.mkldnn
     torch.backends.cuda.matmul.fp32_precision, mkldnn.matmul.fp32_precision = products
+
+
+def available_cores() -> int:
+    """Count the cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def share_cores(launch: Launch) -> int | None:

@@ -1,27 +1,27 @@
-"""Read rank, local rank and world size from the variables of torchrun, srun, Open MPI or `--nproc`.
+"""Which launcher started this process, and as which of all processes: torchrun, srun, mpirun, `--nproc`, or none.
 
-A local rank of -1 means that no launcher started this process.
+*Rank* is this process's number among those of all machines, *local rank* its number on its machine; -1 means that no
+launcher started it. `Launch.read` is called once, where a command begins; what it returns is passed on.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import json
 import os
 import re
-import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from classify.errors import ClassifyError, DeviceError
-from classify.launch import sagemaker
+from classify.errors import DeviceError
+from classify.launch.devices import SMDDP
 
 # Set for the processes that --nproc starts, so that they start none.
 NPROC = "CLASSIFY_NPROC"
 # File descriptor of the listening socket that --nproc passes to rank 0 for the ranks' store.
 LISTENER = "CLASSIFY_LISTENER"
+# Variables by which torchrun describes a place.
+_TORCH = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Variables of Open MPI 4 and 5, 4, 1, and 4 that identify a job.
 _OPEN_MPI_JOB = (
     "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri",
@@ -32,9 +32,9 @@ _OPEN_MPI_JOB = (
 class Launch:
     """Place of this process among all; the defaults are those of a process without a launcher.
 
-    `machine` is None if the launcher does not set it; then host names decide. `address` and `port` are those of the
-    ranks' store. `restarts` counts how often it has restarted the
-    job. `is_complete`: it says how many processes are on this machine.
+    `machine` is None if the launcher does not number the machines; then host names decide. `address` and `port` are
+    those of the ranks' store. `restarts` counts how often the launcher has restarted the job. `is_complete`: it says
+    how many processes are on this machine. `backend` is the one it asks for.
     """
 
     launcher: str = "none"
@@ -47,6 +47,41 @@ class Launch:
     port: int | None = None
     restarts: int = 0
     is_complete: bool = True
+    backend: str | None = None
+
+    @staticmethod
+    def read(environment: Mapping[str, str] | None = None, local_rank: int = -1) -> Launch:
+        """Read the launcher's variables and --local-rank; torchrun's come first, as srun or mpirun may start torchrun.
+
+        Raises DeviceError if the variables are incomplete or contradict each other or `local_rank`.
+        """
+        environment = os.environ if environment is None else environment
+        launch = _read(environment, local_rank)
+        return replace(launch, backend=SMDDP.name) if _uses_smddp(environment) else launch
+
+    @staticmethod
+    def spawned(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> Launch:
+        """The place of a process that the caller started, e.g. with `torch.multiprocessing.spawn`.
+
+        `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are on one
+        machine, and it equals the rank. Raises DeviceError for invalid arguments.
+        """
+        match = re.fullmatch(r"tcp://(.+):(\d+)", init_method)
+        if match is None:
+            raise DeviceError(f"init_method must be tcp://address:port. Got {init_method!r} instead.")
+        if not 0 <= rank < world_size:
+            raise DeviceError(f"rank must be from 0 to below world_size {world_size}. Got {rank} instead.")
+        return Launch(
+            launcher="environment" if local_rank >= 0 else "spawn",
+            rank=rank,
+            local_rank=local_rank if local_rank >= 0 else rank,
+            world_size=world_size,
+            local_world_size=world_size,
+            machine=None,
+            address=match[1].strip("[]"),
+            port=int(match[2]),
+            is_complete=local_rank < 0,  # else it is unknown how many processes are on this machine
+        )
 
     @property
     def is_launched(self) -> bool:
@@ -79,23 +114,12 @@ class Launch:
 
     def variables(self) -> dict[str, str]:
         """The variables by which torchrun describes this place, without those that are not known."""
-        values = {
-            "RANK": self.rank,
-            "LOCAL_RANK": self.local_rank,
-            "WORLD_SIZE": self.world_size,
-            "LOCAL_WORLD_SIZE": self.local_world_size if self.is_complete else None,
-            "GROUP_RANK": self.machine,
-            "MASTER_ADDR": self.address,
-            "MASTER_PORT": self.port,
-        }
-        return {name: str(value) for name, value in values.items() if value is not None}
+        here = self.local_world_size if self.is_complete else None
+        values = (self.rank, self.local_rank, self.world_size, here, self.machine, self.address, self.port)
+        return {name: str(value) for name, value in zip(_TORCH, values, strict=True) if value is not None}
 
 
-def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
-    """Read the launcher's variables; torchrun's come first, because srun or mpirun may have started torchrun.
-
-    Raises DeviceError if the variables are incomplete or contradict each other or `--local-rank`.
-    """
+def _read(environment: Mapping[str, str], local_rank: int) -> Launch:
     if _is_world_of_one(environment, local_rank):
         return Launch()
     if "RANK" in environment or "WORLD_SIZE" in environment:
@@ -108,11 +132,11 @@ def read_launch(environment: Mapping[str, str], local_rank: int = -1) -> Launch:
         )
     # Before srun: under SLURM mpirun and mpiexec start a daemon on each machine with srun, and their tasks inherit its
     # variables. srun itself sets PMI_SIZE to its number of tasks, if at all.
-    if whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
+    if _whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
         return _read_open_mpi(environment)
     # Inside sbatch without srun there is one process; the job's number of tasks does not count.
-    tasks = whole_number(environment, "SLURM_STEP_NUM_TASKS", 1)
-    pmi_tasks = whole_number(environment, "PMI_SIZE", 1) if environment.get("PMI_SIZE") else 1
+    tasks = _whole_number(environment, "SLURM_STEP_NUM_TASKS", 1)
+    pmi_tasks = _whole_number(environment, "PMI_SIZE", 1) if environment.get("PMI_SIZE") else 1
     if tasks > 1 and pmi_tasks in (1, tasks):
         return _read_slurm(environment)
     if pmi_tasks > 1:
@@ -136,10 +160,10 @@ def _is_world_of_one(environment: Mapping[str, str], local_rank: int) -> bool:
 
 def _local_rank(environment: Mapping[str, str]) -> int:
     """Return LOCAL_RANK, -1 where it is not set; -1 itself says the same."""
-    return -1 if environment.get("LOCAL_RANK") == "-1" else whole_number(environment, "LOCAL_RANK", -1)
+    return -1 if environment.get("LOCAL_RANK") == "-1" else _whole_number(environment, "LOCAL_RANK", -1)
 
 
-def whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
+def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
     """A variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
     text = environment.get(name)
     if text is None:
@@ -157,7 +181,7 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
                 f"{partner}={environment[partner]} is set but {name} is not; a launcher sets both. "
                 f"Start with torchrun or --nproc, or unset {partner}."
             )
-    rank, world_size = whole_number(environment, "RANK", 0), whole_number(environment, "WORLD_SIZE", 1)
+    rank, world_size = _whole_number(environment, "RANK", 0), _whole_number(environment, "WORLD_SIZE", 1)
     if not rank < world_size:
         raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
     launcher_rank = _local_rank(environment)
@@ -177,7 +201,7 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
             f"RANK={rank} and WORLD_SIZE={world_size} are set but {' and '.join(missing)} not; the ranks meet there. "
             "Start with torchrun, or set them to the address and a free port of the first machine."
         )
-    local_world_size = whole_number(environment, "LOCAL_WORLD_SIZE", world_size)
+    local_world_size = _whole_number(environment, "LOCAL_WORLD_SIZE", world_size)
     if not local_world_size:
         raise DeviceError("LOCAL_WORLD_SIZE=0: expected the number of processes on this machine; unset or correct it.")
     elastic = "TORCHELASTIC_RUN_ID" in environment
@@ -187,40 +211,40 @@ def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
         local_rank=local_rank,
         world_size=world_size,
         local_world_size=local_world_size,
-        machine=whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
+        machine=_whole_number(environment, "GROUP_RANK", 0) if "GROUP_RANK" in environment else None,
         address=environment["MASTER_ADDR"],
-        port=whole_number(environment, "MASTER_PORT", 0),
-        restarts=whole_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        port=_whole_number(environment, "MASTER_PORT", 0),
+        restarts=_whole_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
         is_complete="LOCAL_WORLD_SIZE" in environment,
     )
 
 
 def _read_slurm(environment: Mapping[str, str]) -> Launch:
     """Read the variables of srun: https://slurm.schedmd.com/srun.html, section OUTPUT ENVIRONMENT VARIABLES."""
-    machine = whole_number(environment, "SLURM_NODEID", 0)
-    machines = whole_number(environment, "SLURM_STEP_NUM_NODES", 1)
+    machine = _whole_number(environment, "SLURM_NODEID", 0)
+    machines = _whole_number(environment, "SLURM_STEP_NUM_NODES", 1)
     tasks = expand_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
-    step = whole_number(environment, "SLURM_STEP_ID", 0)
+    step = _whole_number(environment, "SLURM_STEP_ID", 0)
     address = environment.get("MASTER_ADDR")
     if address is None:
         address = "127.0.0.1" if machines == 1 else first_host(environment.get("SLURM_STEP_NODELIST", ""))
     return Launch(
         launcher="srun",
-        rank=whole_number(environment, "SLURM_PROCID", 0),
-        local_rank=whole_number(environment, "SLURM_LOCALID", 0),
-        world_size=whole_number(environment, "SLURM_STEP_NUM_TASKS", 1),
+        rank=_whole_number(environment, "SLURM_PROCID", 0),
+        local_rank=_whole_number(environment, "SLURM_LOCALID", 0),
+        world_size=_whole_number(environment, "SLURM_STEP_NUM_TASKS", 1),
         local_world_size=tasks[machine] if machine < len(tasks) else 1,
         machine=machine,
         address=address,
-        port=whole_number(environment, "MASTER_PORT", _derive_port(environment.get("SLURM_JOB_ID", ""), step)),
+        port=_whole_number(environment, "MASTER_PORT", _derive_port(environment.get("SLURM_JOB_ID", ""), step)),
     )
 
 
 def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
     """Read the variables of Open MPI's mpirun: https://docs.open-mpi.org, "Environment variables set by mpirun"."""
-    world_size = whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1)
-    local_world_size = whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
-    address = environment.get("MASTER_ADDR") or sagemaker.first_host(environment)
+    world_size = _whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1)
+    local_world_size = _whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
+    address = environment.get("MASTER_ADDR") or _sagemaker_host(environment)
     if address is None and local_world_size < world_size:
         raise DeviceError(
             f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), {local_world_size} of them here, but "
@@ -233,16 +257,16 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
             "identify the job, is set; name a free port of the first machine with mpirun -x MASTER_PORT=..."
         )
     return Launch(
-        launcher="smddprun" if sagemaker.is_data_parallel(environment) else "mpirun",
-        rank=whole_number(environment, "OMPI_COMM_WORLD_RANK", 0),
-        local_rank=whole_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        launcher="smddprun" if _uses_smddp(environment) else "mpirun",
+        rank=_whole_number(environment, "OMPI_COMM_WORLD_RANK", 0),
+        local_rank=_whole_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,
         local_world_size=local_world_size,
         # SageMaker's SM_CURRENT_HOST is the first machine's on all tasks
         # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
         machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
-        port=whole_number(environment, "MASTER_PORT", _derive_port(job or "")),
+        port=_whole_number(environment, "MASTER_PORT", _derive_port(job or "")),
     )
 
 
@@ -267,104 +291,42 @@ def first_host(text: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0])
 
 
-@functools.cache
-def here() -> Launch:
-    """The place of this process, read once; where the variables are invalid, that of a rank 0 on one machine."""
+def _uses_smddp(environment: Mapping[str, str]) -> bool:
+    """Whether the job was started with SageMaker's data parallel library.
+
+    https://github.com/aws/sagemaker-training-toolkit, section "Environment Variables"
+    """
+    return any(f"SMDATAPARALLEL_USE_{way}" in environment for way in ("SINGLENODE", "HOMOGENEOUS"))
+
+
+def _sagemaker_host(environment: Mapping[str, str]) -> str | None:
+    """The job's first machine in a container of SageMaker."""
+    if "SM_MASTER_ADDR" in environment:
+        return environment["SM_MASTER_ADDR"]
     try:
-        return read_launch(os.environ)
-    except DeviceError:
-        return Launch("invalid", local_rank=0)
+        hosts = json.loads(environment.get("SM_HOSTS", "[]"))
+    except ValueError:
+        return None
+    return str(hosts[0]) if isinstance(hosts, list) and hosts else None
 
 
-def export(launch: Launch) -> None:
-    """Set torch's variables, which Accelerate reads, where the launcher did not."""
-    for name, value in launch.variables().items():
-        os.environ.setdefault(name, value)
-
-
-def export_local_rank(local_rank: int) -> None:
-    """Set LOCAL_RANK from the flag that old launchers pass."""
-    if local_rank >= 0:
-        os.environ.setdefault("LOCAL_RANK", str(local_rank))
-        here.cache_clear()
-
-
-def launched_environments(
-    per_machine: Sequence[int], address: str = "first-machine", port: int = 29500
-) -> list[dict[str, str]]:
-    """The variables that a launcher sets for each rank; `per_machine` counts the processes of each machine."""
-    places = [(machine, local_rank) for machine, count in enumerate(per_machine) for local_rank in range(count)]
+def places(per_machine: Sequence[int], address: str = "first-machine", port: int = 29500) -> list[Launch]:
+    """The places that a launcher gives to each rank; `per_machine` counts the processes of each machine."""
+    numbers = [(machine, local_rank) for machine, count in enumerate(per_machine) for local_rank in range(count)]
     return [
-        Launch("torchrun", rank, local_rank, len(places), per_machine[machine], machine, address, port).variables()
-        for rank, (machine, local_rank) in enumerate(places)
+        Launch("torchrun", rank, local_rank, len(numbers), per_machine[machine], machine, address, port)
+        for rank, (machine, local_rank) in enumerate(numbers)
     ]
 
 
-def set_rank_variables(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> None:
-    """Set torch's variables in a process that the caller started, e.g. with `torch.multiprocessing.spawn`.
-
-    `init_method` is tcp://address:port of the first process. Without a `local_rank` all processes are on one machine,
-    and it equals the rank. Existing variables are replaced. Raises DeviceError for invalid arguments.
-    """
-    match = re.fullmatch(r"tcp://(.+):(\d+)", init_method)
-    if match is None:
-        raise DeviceError(f"init_method must be tcp://address:port. Got {init_method!r} instead.")
-    if not 0 <= rank < world_size:
-        raise DeviceError(f"rank must be from 0 to below world_size {world_size}. Got {rank} instead.")
-    for name in ("LOCAL_WORLD_SIZE", "GROUP_RANK"):
+def export(launch: Launch) -> None:
+    """Set torch's variables, which Accelerate and vendors' software read, to this place."""
+    for name in _TORCH:
         os.environ.pop(name, None)
-    place = Launch(
-        # With a local rank, the number of processes per machine is unknown.
-        launcher="environment" if local_rank >= 0 else "spawn",
-        rank=rank,
-        local_rank=local_rank if local_rank >= 0 else rank,
-        world_size=world_size,
-        local_world_size=world_size,
-        machine=None,
-        address=match[1].strip("[]"),
-        port=int(match[2]),
-        is_complete=local_rank < 0,
-    )
-    os.environ |= place.variables()
-    here.cache_clear()
-
-
-@contextlib.contextmanager
-def forward_errors(
-    start_world: Callable[[], Any], print_error: Callable[[Exception], object] = lambda error: None
-) -> Iterator[None]:
-    """Forward an error of this block to the processes of other machines, which may not have failed and would wait.
-
-    They wait in the process group of `start_world`, which may take long to form; `print_error` is called before. On one
-    machine nothing is sent: a rank that fails alone prints its error and ends, and its launcher ends the others.
-    """
-    try:
-        yield
-    except Exception as error:
-        if here().spans_machines:
-            print_error(error)
-            fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
-            start_world().leave(fault)
-        raise
-
-
-def print_killed(what: str) -> None:
-    """Print that a process was ended from outside, and what to do."""
-    print(
-        f"error: {what}; if memory ran out, start fewer processes or add --gradient-accumulation-steps 2. "
-        "Continue with --resume.",
-        file=sys.stderr,
-        flush=True,
-    )
+    os.environ |= launch.variables()
 
 
 def take_listener() -> int | None:
     """Return, once, the file descriptor of the listening socket that --nproc passed to this process, or None."""
     descriptor = os.environ.pop(LISTENER, None)
     return None if descriptor is None else int(descriptor)
-
-
-def available_cores() -> int:
-    """Count the cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

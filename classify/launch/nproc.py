@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from classify.errors import InputError
-from classify.launch import interrupts, launcher
+from classify.launch import launch, signals
+from classify.launch.process import available_cores
 
 _POLL_SECONDS = 0.05
 # Time for workers to save after a signal, before they are killed.
@@ -32,14 +33,14 @@ _REPEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def check_count(nproc: int | str, place: launcher.Launch) -> None:
+def check_count(nproc: int | str, place: launch.Launch) -> None:
     """Raise InputError where --nproc cannot start that many processes, or a launcher has started this one."""
     if place.local_rank >= 0:
         raise InputError(
             f"--nproc {nproc} starts processes itself, but a launcher has already started "
             f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
         )
-    cores = launcher.available_cores()
+    cores = available_cores()
     if isinstance(nproc, int) and nproc > 4 * cores:
         raise InputError(
             f"--nproc {nproc}: this machine has {cores} cores, and each process loads the model; "
@@ -58,7 +59,7 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
     # Bound here and served by rank 0, so that no other program can take the port in between. It stays open here too:
     # if it closed with rank 0, the other ranks would warn before they end.
     with (
-        interrupts.handle_signals(lambda number, _: received.append(number)),
+        signals.handle_signals(lambda number, _: received.append(number)),
         socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as listener,
     ):
         try:
@@ -74,12 +75,12 @@ def _start(
     workers: list[subprocess.Popen[bytes]], arguments: Sequence[str], count: int, listener: socket.socket
 ) -> None:
     """Start the workers in new sessions, so that a terminal's Ctrl-C reaches them once, through this process."""
-    for place in launcher.launched_environments([count], *listener.getsockname()):
-        environment = {**os.environ, **place, launcher.NPROC: str(count)}
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, launcher.available_cores() // count)))
+    for place in launch.places([count], *listener.getsockname()):
+        environment = {**os.environ, **place.variables(), launch.NPROC: str(count)}
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // count)))
         passed: tuple[int, ...] = ()
         if not workers:
-            environment[launcher.LISTENER] = str(listener.fileno())
+            environment[launch.LISTENER] = str(listener.fileno())
             passed = (listener.fileno(),)
         workers.append(
             subprocess.Popen(
@@ -156,5 +157,9 @@ def _exit_code(code: int, received: Sequence[int]) -> int:
     if code >= 0:
         return code
     if not received:
-        launcher.print_killed(f"one of the processes was ended by {signal.Signals(-code).name}")
+        line = (
+            f"error: one of the processes was ended by {signal.Signals(-code).name}; if memory ran out, start fewer "
+            "processes or add --gradient-accumulation-steps 2. Continue with --resume."
+        )
+        print(line, file=sys.stderr, flush=True)
     return 128 - code

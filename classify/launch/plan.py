@@ -1,10 +1,8 @@
-"""Plan device, parallel mode and strategy of this process.
+"""Decide device, parallel mode and strategy of this process: what `_setup_devices` of a configuration returns.
 
-`plan_devices` is a pure function, so tests can plan any hardware; `classify.distributed.process_group` carries it out.
-torch is imported only to detect the hardware.
-
-*Rank* is this process's number in the run, *local rank* its number on this machine, -1 without a launcher. The local
-rank chooses the device; the global rank 0 writes files, since every machine has a local rank 0 (`Output.is_writer`).
+`plan_devices` is a pure function, so tests can plan any hardware; `classify.distributed.group` carries it out. torch is
+imported only to detect the hardware. The local rank chooses the device; the global rank 0 writes files, since every
+machine has a local rank 0.
 """
 
 from __future__ import annotations
@@ -18,11 +16,16 @@ from typing import Any
 
 from classify.errors import DeviceError, InputError
 from classify.findings import Finding, note
-from classify.launch import accelerators, backends, sagemaker
-from classify.launch.accelerator import Accelerator
-from classify.launch.backends import Backend
-from classify.launch.launcher import Launch, read_launch
-from classify.launch.strategies import STRATEGIES, StrategySpec, default_strategy
+from classify.launch.devices import (
+    ACCELERATORS,
+    STRATEGIES,
+    Accelerator,
+    Backend,
+    StrategySpec,
+    accelerator_of,
+    backend_of,
+)  # fmt: skip
+from classify.launch.launch import Launch
 
 
 class ParallelMode(enum.Enum):
@@ -42,7 +45,18 @@ class Hardware:
 
     @property
     def accelerator(self) -> Accelerator:
-        return accelerators.of(self.kind)
+        return accelerator_of(self.kind)
+
+    @staticmethod
+    def detect() -> Hardware:
+        """Detect the accelerators torch can use in this process. Imports torch."""
+        for accelerator in ACCELERATORS.values():
+            if accelerator.is_selected_by(os.environ):
+                return Hardware(accelerator.kind, accelerator.count())
+        import torch
+
+        current = torch.accelerator.current_accelerator(check_available=True)
+        return Hardware() if current is None else Hardware(current.type, accelerator_of(current.type).count())
 
 
 @dataclass(frozen=True)
@@ -64,33 +78,46 @@ class DevicePlan:
 
     @property
     def backend_spec(self) -> Backend:
-        return backends.of(self.backend or "")
+        return backend_of(self.backend or "")
 
     @property
     def replicas(self) -> int:
         """The number of devices of DataParallel in this process; 1 in other modes."""
         return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
 
+    def describe(self) -> str:
+        """Describe device and strategy, e.g. "cpu, 2 processes with DistributedDataParallel over gloo"."""
+        spec, place = self.spec, ""
+        if self.parallel_mode is ParallelMode.DISTRIBUTED:
+            place = f", {self.launch.world_size} processes with {spec.display_name} over {self.backend}"
+        elif spec.spreads_layers:
+            kind = self.device.partition(":")[0]
+            others = [accelerator_of(kind).device(index) for index in range(1, self.n_gpu)]
+            place = ", ".join(["", *others]) + f" with {spec.display_name}"
+        elif self.replicas > 1:
+            place = f", {self.replicas} devices with {spec.display_name}"
+        return f"{self.device}{place}"
 
-def plan_here(
-    use_cpu: bool,
-    local_rank: int,
+
+def plan_devices(
+    launch: Launch,
+    hardware: Hardware | None = None,
+    *,
     strategy: str = "auto",
     backend: str | None = None,
-    environment: Mapping[str, str] = os.environ,
+    use_cpu: bool = False,
 ) -> DevicePlan:
-    """Plan this process, from environment variables (none: no launcher) and what torch can use. Imports torch.
+    """Plan device, parallel mode and strategy. Pure: the same arguments give the same plan on any machine.
 
-    Raises DeviceError if arguments, environment and hardware contradict each other.
+    Without `hardware` it is detected, which imports torch. Raises DeviceError if launch, hardware and flags contradict
+    each other.
     """
-    return plan_devices(
-        use_cpu=use_cpu,
-        local_rank=local_rank,
-        environment=environment,
-        hardware=Hardware() if use_cpu else detect_hardware(),
-        strategy=strategy,
-        backend=backend,
-    )
+    if use_cpu or hardware is None:
+        hardware = Hardware() if use_cpu else Hardware.detect()
+    check_strategy(launch, strategy, backend, on_cpu=hardware.count == 0)
+    if launch.local_rank < 0:
+        return _plan_alone(launch, hardware, strategy, "--cpu" if use_cpu else "no accelerator found")
+    return _plan_launched(launch, hardware, strategy, backend or (None if use_cpu else launch.backend))
 
 
 def plan_alone(use_cpu: bool, local_rank: int = -1) -> DevicePlan:
@@ -100,58 +127,33 @@ def plan_alone(use_cpu: bool, local_rank: int = -1) -> DevicePlan:
     """
     import torch
 
-    plan = plan_here(use_cpu, -1, "none", environment={})
-    kind, _, index = plan.device.partition(":")
-    accelerator = accelerators.of(kind)
-    if not index or not accelerator.in_torch_accelerator:
+    plan = plan_devices(Launch(), strategy="none", use_cpu=use_cpu)
+    accelerator = accelerator_of(plan.device.partition(":")[0])
+    if not accelerator.in_torch_accelerator:
         return plan
     count = accelerator.count()
     number = local_rank if 0 <= local_rank < count else torch.accelerator.current_device_index()
     return replace(plan, device=accelerator.device(number))
 
 
-def plan_devices(
-    *,
-    use_cpu: bool,
-    local_rank: int,
-    environment: Mapping[str, str],
-    hardware: Hardware,
-    strategy: str = "auto",
-    backend: str | None = None,
-) -> DevicePlan:
-    """Plan device, parallel mode and strategy. Pure: the same arguments give the same plan on any machine.
-
-    Raises DeviceError if arguments, environment and hardware contradict each other.
-    """
-    launch = read_launch(environment, local_rank)
-    hardware = Hardware() if use_cpu else hardware
-    check_strategy(launch, strategy, backend, on_cpu=hardware.count == 0)
-    if launch.local_rank < 0:
-        return _plan_alone(launch, hardware, strategy, "--cpu" if use_cpu else "no accelerator found")
-    if sagemaker.is_data_parallel(environment) and not use_cpu:
-        backend = backend or sagemaker.BACKEND
-    return _plan_launched(launch, hardware, strategy, backend)
-
-
 def _plan_alone(launch: Launch, hardware: Hardware, requested: str, why_cpu: str) -> DevicePlan:
     """Plan a process that no launcher started."""
     accelerator, count, kind = hardware.accelerator, hardware.count, hardware.kind
-    default = default_strategy(launched=False, devices=count if accelerator.replicates else 1)
+    default = "dp" if count > 1 and accelerator.replicates else "none"
     strategy = default if requested == "auto" else requested
     spec = STRATEGIES[strategy]
     if spec.spreads_layers:
-        if accelerator.one_process:
+        if accelerator.compiles:
             raise InputError(f"--strategy {strategy} does not work on {accelerator.kind.upper()} devices; drop it.")
         count = min(count, 1) if accelerator.single_device_per_process else count
         where = f"{count} {kind} device{'s' * (count > 1)}" if count else "the CPU"
         reason = f"local_rank is -1; layers of one model spread over {where}"
         device = f"{kind}:0" if count else "cpu"
         return DevicePlan(device, ParallelMode.NOT_PARALLEL, strategy, count, None, launch, reason)
-    alone = default_strategy(launched=False, devices=1)
     if count == 0:
-        return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, alone, 0, None, launch, why_cpu)
+        return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, why_cpu)
     if spec.replicates_model and not accelerator.replicates:
-        alternative = "drop it" if accelerator.one_process else f"use --nproc {count}, one process per device"
+        alternative = "drop it" if accelerator.compiles else f"use --nproc {count}, one process per device"
         raise InputError(
             f"--strategy {strategy} is torch's DataParallel, which {kind} devices do not have; {alternative}."
         )
@@ -171,9 +173,9 @@ def _plan_alone(launch: Launch, hardware: Hardware, requested: str, why_cpu: str
     if count > 1:
         reason = f"local_rank is -1; one of {count} {kind} devices"
     if count > 1 and requested == "auto":
-        way = "" if accelerator.one_process else f"; --nproc {count} (or torchrun) uses all"
+        way = "" if accelerator.compiles else f"; --nproc {count} (or torchrun) uses all"
         findings = (note(f"one of {count} {kind} devices is used{way}"),)
-    return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, alone, 1, None, launch, reason, findings)
+    return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, findings)
 
 
 def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
@@ -183,17 +185,17 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
     """
     spec = None if strategy == "auto" else STRATEGIES[strategy]
     if launch.local_rank >= 0:
-        if spec is not None and spec.processes == "one":
+        if spec is not None and spec.one_process:
             raise InputError(
                 f"--strategy {strategy} works in one process, but {_started(launch)}; drop --strategy, or start with "
                 "python alone."
             )
-        if on_cpu and backend is not None and not backends.of(backend).allowed_on_cpu:
+        if on_cpu and backend is not None and not backend_of(backend).allowed_on_cpu:
             raise InputError(
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
         return
-    if spec is not None and spec.processes == "one per device":
+    if spec is not None and not spec.one_process:
         raise InputError(
             f"--strategy {strategy} needs one process per device, but this process was started alone; "
             "start with torchrun --nproc-per-node 2, or with --nproc 2."
@@ -210,7 +212,7 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
 
 
 def _started(launch: Launch) -> str:
-    if launch.launcher == "nproc":
+    if launch.is_worker:
         return "--nproc starts several"
     return f"a launcher started {launch.world_size} (WORLD_SIZE)"
 
@@ -218,8 +220,8 @@ def _started(launch: Launch) -> str:
 def _plan_launched(launch: Launch, hardware: Hardware, requested: str, backend: str | None) -> DevicePlan:
     """Plan a process that a launcher started: its shard of the rows on device `local_rank`."""
     accelerator, count, kind = hardware.accelerator, hardware.count, hardware.kind
-    strategy = default_strategy(launched=True, devices=count) if requested == "auto" else requested
-    if accelerator.one_process:
+    strategy = "ddp" if requested == "auto" else requested
+    if accelerator.compiles:
         raise DeviceError(
             f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on {kind.upper()} devices one "
             "process trains; start with python alone, or unset PJRT_DEVICE."
@@ -227,16 +229,16 @@ def _plan_launched(launch: Launch, hardware: Hardware, requested: str, backend: 
     place = f"launched as rank {launch.rank} of {launch.world_size}"
     if count == 0:
         reason = f"{place}; all ranks share the CPU"
-        backend = backend or accelerators.of("cpu").backend
+        backend = backend or hardware.accelerator.backend
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
     backend = backend or accelerator.backend
-    in_main_memory = backends.of(backend).in_main_memory
+    in_main_memory = backend_of(backend).in_main_memory
     if in_main_memory and not accelerator.gloo_takes_tensors:
         raise DeviceError(
             f"{backend} supports CPUs and CUDA devices, not {kind}; drop --ddp-backend {backend} if given, start one "
             "process, or give --cpu."
         )
-    if in_main_memory and STRATEGIES[strategy].needs_own_backend:
+    if in_main_memory and STRATEGIES[strategy].shards_weights:
         raise DeviceError(
             f"--strategy {strategy} on {kind} devices needs {accelerator.backend}: {backend} cannot "
             f"exchange shards; drop --ddp-backend {backend}, or give --strategy ddp."
@@ -275,7 +277,7 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
         address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
         return json.dumps([machine, str(uuid), address])
     kind, _, index = plan.device.partition(":")
-    number = launch.local_rank if accelerators.of(kind).single_device_per_process else int(index)
+    number = launch.local_rank if accelerator_of(kind).single_device_per_process else int(index)
     signs = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
     choice = {name: environment[name] for name in sorted(environment) if name.endswith(signs)}
     return json.dumps([machine, kind, number, choice])
@@ -301,7 +303,7 @@ def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
     for rank, identity in enumerate(identities):
         first = identities.index(identity)
         if first < rank:
-            accelerator = accelerators.of(plan.device.partition(":")[0])
+            accelerator = accelerator_of(plan.device.partition(":")[0])
             raise InputError(
                 f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
                 f"{plan.backend} refuses; start one process per device, let the scheduler bind each task to its own "
@@ -309,16 +311,10 @@ def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
             )
 
 
-def detect_hardware() -> Hardware:
-    """Detect the accelerators torch can use in this process."""
-    accelerator, count = accelerators.find(os.environ)
-    return Hardware(accelerator.kind, count)
-
-
 def count_devices() -> int:
     """The number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
-    hardware = detect_hardware()
-    if hardware.accelerator.one_process:
+    hardware = Hardware.detect()
+    if hardware.accelerator.compiles:
         raise DeviceError(
             f"--nproc gpu starts one process per GPU, but on {hardware.kind.upper()} devices one process trains; "
             "drop it."

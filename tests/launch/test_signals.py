@@ -11,14 +11,14 @@ import pytest
 # A step notes a signal; before it ends, an error ends the run.
 NOTED = """
 import os, signal
-from classify.launch import interrupts
+from classify.launch import signals
 signal.signal(signal.NAME, signal.SIG_DFL)
 try:
-    with interrupts.stop_signals():
+    with signals.stop_signals():
         os.kill(os.getpid(), signal.NAME)
         raise RuntimeError("connection closed by peer")
 except RuntimeError:
-    interrupts.end_if_terminated()
+    signals.end_if_terminated()
 print("still here")
 """
 LEFT_ALONE = NOTED.replace("NAME", "SIGTERM").replace("        os.kill(os.getpid(), signal.SIGTERM)\n", "")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from classify.distributed.network import interface_towards
+from classify.distributed.group import _interface_towards
 from classify.errors import DeviceError, InputError
-from classify.launch.device_plan import Hardware, ParallelMode, check_same_kind, device_identity, plan_devices
-from classify.launch.launcher import Launch, expand_tasks, first_host, read_launch
-from classify.launch.process_settings import choose_threads, limit_spinning
+from classify.launch.launch import Launch, expand_tasks, first_host
+from classify.launch.plan import Hardware, ParallelMode, check_same_kind, device_identity, plan_devices
+from classify.launch.process import choose_threads, limit_spinning
 from tests.support.findings import notes_of
 
 CPU = Hardware()
@@ -67,7 +68,7 @@ def test_decision(
     backend: str | None,
     strategy: str,
 ) -> None:
-    plan = plan_devices(use_cpu=use_cpu, local_rank=-1, environment=environment, hardware=hardware)
+    plan = plan_devices(Launch.read(environment), hardware, use_cpu=use_cpu)
     assert (plan.device, plan.parallel_mode, plan.n_gpu, plan.backend, plan.strategy) == (
         device,
         mode,
@@ -79,47 +80,45 @@ def test_decision(
 
 
 def test_several_devices_in_one_process_come_with_advice() -> None:
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=TWO)
+    plan = plan_devices(Launch(), TWO)
     (advice,) = notes_of(plan)
     assert "--nproc 2" in advice
     assert "torchrun" in advice
-    assert plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=ONE).findings == ()
+    assert plan_devices(Launch(), ONE).findings == ()
 
 
 def test_strategy_none_takes_one_device_of_several() -> None:
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=EIGHT, strategy="none")
+    plan = plan_devices(Launch(), EIGHT, strategy="none")
     assert (plan.device, plan.n_gpu) == ("cuda:0", 1)
 
 
 @pytest.mark.parametrize("kind", ["npu", "xpu", "mps", "mlu", "hpu"])
 def test_data_parallel_is_cudas_alone(kind: str) -> None:
     """torch's DataParallel copies parameters with a function that exists for CUDA only."""
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2))
+    plan = plan_devices(Launch(), Hardware(kind, 2))
     assert (plan.device, plan.parallel_mode, plan.n_gpu) == (f"{kind}:0", NOT, 1)
     (advice,) = notes_of(plan)
     assert "--nproc 2" in advice
     with pytest.raises(InputError, match=f"which {kind} devices do not have; use --nproc 2"):
-        plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=Hardware(kind, 2), strategy="dp")
+        plan_devices(Launch(), Hardware(kind, 2), strategy="dp")
 
 
 def test_a_gaudi_is_the_first_of_its_process() -> None:
     """Its software acquires the one with the number of LOCAL_RANK, and a process has no other."""
     hardware = Hardware("hpu", 2)
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=hardware)
+    plan = plan_devices(Launch.read(launched(1, 1, 2)), hardware)
     assert (plan.device, plan.backend) == ("hpu:0", "hccl")
     with pytest.raises(DeviceError, match="this machine has only 2 devices"):
-        plan_devices(use_cpu=False, local_rank=-1, environment=launched(2, 2, 3), hardware=hardware)
+        plan_devices(Launch.read(launched(2, 2, 3)), hardware)
     with pytest.raises(DeviceError, match="this machine has only 1 device "):
-        plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=Hardware("hpu", 1))
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment={}, hardware=hardware, strategy="model")
+        plan_devices(Launch.read(launched(1, 1, 2)), Hardware("hpu", 1))
+    plan = plan_devices(Launch(), hardware, strategy="model")
     assert plan.n_gpu == 1
 
 
 def test_a_devices_identity() -> None:
     """By its UUID, or where a vendor has none by the variables that choose it and its number among those seen."""
-    plans = [
-        plan_devices(use_cpu=False, local_rank=-1, environment=launched(rank, rank, 2), hardware=ONE) for rank in (0, 1)
-    ]
+    plans = [plan_devices(Launch.read(launched(rank, rank, 2)), ONE) for rank in (0, 1)]
 
     def same(properties: list[object], *environments: dict[str, str]) -> bool:
         first, second = (
@@ -137,25 +136,22 @@ def test_a_devices_identity() -> None:
     assert same([None, None], task, task)
     assert not same([None, None], task, neighbour)
     assert not same([None, None], {"ZE_AFFINITY_MASK": "0"}, {"ZE_AFFINITY_MASK": "1"})
-    gaudis = [
-        plan_devices(use_cpu=False, local_rank=-1, environment=launched(rank, rank, 2), hardware=Hardware("hpu", 2))
-        for rank in (0, 1)
-    ]
+    gaudis = [plan_devices(Launch.read(launched(rank, rank, 2)), Hardware("hpu", 2)) for rank in (0, 1)]
     assert device_identity(gaudis[0], {}, None, "here") != device_identity(gaudis[1], {}, None, "here")
-    away = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 0, 2, 1, 1), hardware=ONE)
+    away = plan_devices(Launch.read(launched(1, 0, 2, 1, 1)), ONE)
     assert device_identity(away, {}, None, "here") != device_identity(plans[0], {}, None, "here")
 
 
 def test_the_flag_of_the_old_launcher_stands_for_the_variable() -> None:
     environment = launched(1, 1, 2)
     del environment["LOCAL_RANK"]
-    plan = plan_devices(use_cpu=False, local_rank=1, environment=environment, hardware=TWO)
+    plan = plan_devices(Launch.read(environment, 1), TWO)
     assert plan.device == "cuda:1"
 
 
 def test_what_torchrun_says_is_understood() -> None:
-    assert read_launch(launched(5, 1, 8, 4, 1)) == Launch("torchrun", 5, 1, 8, 4, 1, "127.0.0.1", 29500)
-    assert read_launch({}) == Launch("none", 0, -1, 1, 1, 0)
+    assert Launch.read(launched(5, 1, 8, 4, 1)) == Launch("torchrun", 5, 1, 8, 4, 1, "127.0.0.1", 29500)
+    assert Launch.read({}) == Launch("none", 0, -1, 1, 1, 0)
 
 
 def test_more_processes_than_devices_share_them_over_gloo_alone() -> None:
@@ -164,19 +160,17 @@ def test_more_processes_than_devices_share_them_over_gloo_alone() -> None:
     with pytest.raises(
         DeviceError, match=r"cuda:2, .* has only 2 .* nccl refuses two processes on one.*--ddp-backend gloo"
     ):
-        plan_devices(use_cpu=False, local_rank=-1, environment=third, hardware=TWO)
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment=third, hardware=TWO, backend="gloo")
+        plan_devices(Launch.read(third), TWO)
+    plan = plan_devices(Launch.read(third), TWO, backend="gloo")
     assert (plan.device, plan.backend, plan.n_gpu) == ("cuda:0", "gloo", 1)
     assert "shares one" in plan.reason
 
 
 def test_weights_in_parts() -> None:
-    plan = plan_devices(use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=TWO, strategy="fsdp")
+    plan = plan_devices(Launch.read(launched(1, 1, 2)), TWO, strategy="fsdp")
     assert (plan.strategy, plan.parallel_mode, plan.backend) == ("fsdp", DDP, "nccl")
     with pytest.raises(DeviceError, match="--strategy fsdp on cuda devices needs nccl"):
-        plan_devices(
-            use_cpu=False, local_rank=-1, environment=launched(1, 1, 2), hardware=TWO, strategy="fsdp", backend="gloo"
-        )
+        plan_devices(Launch.read(launched(1, 1, 2)), TWO, strategy="fsdp", backend="gloo")
 
 
 @pytest.mark.parametrize(
@@ -200,9 +194,9 @@ def test_contradictions_name_both_sides(
 ) -> None:
     environment = {**launched(1, 1, 2), **change}
     environment = {key: value for key, value in environment.items() if value is not None}
-    call: dict[str, object] = {"use_cpu": False, "local_rank": -1, **arguments}
+    local_rank = int(str(arguments.pop("local_rank", -1)))
     with pytest.raises(InputError) as caught:
-        plan_devices(environment=environment, hardware=TWO, **call)  # type: ignore[arg-type]
+        plan_devices(Launch.read(environment, local_rank), TWO, **arguments)  # type: ignore[arg-type]
     for part in parts:
         assert part in str(caught.value)
     assert len(caught.value.faults) == 1
@@ -220,9 +214,9 @@ def test_contradictions_name_both_sides(
     ],
 )
 def test_contradictions_of_a_single_process(arguments: dict[str, object], parts: list[str]) -> None:
-    call: dict[str, object] = {"use_cpu": False, "local_rank": -1, "environment": {}, "hardware": ONE, **arguments}
+    place: Any = arguments.pop("environment", {}), arguments.pop("local_rank", -1)
     with pytest.raises(InputError) as caught:
-        plan_devices(**call)  # type: ignore[arg-type]
+        plan_devices(Launch.read(*place), arguments.pop("hardware", ONE), **arguments)  # type: ignore[arg-type]
     for part in parts:
         assert part in str(caught.value)
 
@@ -257,32 +251,32 @@ SRUN = {
 
 
 def test_a_task_of_srun() -> None:
-    launch = read_launch(SRUN)
+    launch = Launch.read(SRUN)
     assert launch == Launch("srun", 4, 0, 5, 1, 2, "gpu07", launch.port)
     assert launch.port is not None
     assert 20000 <= launch.port < 30000
-    first = read_launch({**SRUN, "SLURM_NODEID": "0", "SLURM_PROCID": "0"})
+    first = Launch.read({**SRUN, "SLURM_NODEID": "0", "SLURM_PROCID": "0"})
     assert (first.local_world_size, first.port) == (2, launch.port)
-    assert read_launch({**SRUN, "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "99"}).address == "10.1.2.3"
+    assert Launch.read({**SRUN, "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "99"}).address == "10.1.2.3"
 
 
 def test_steps_of_a_job_that_run_side_by_side_meet_at_different_ports() -> None:
     """srun numbers the steps of a job from 0; all tasks of a step see the same number."""
-    ports = [read_launch({**SRUN, "SLURM_STEP_ID": str(step)}).port for step in range(100)]
+    ports = [Launch.read({**SRUN, "SLURM_STEP_ID": str(step)}).port for step in range(100)]
     assert len(set(ports)) == 100
     assert all(port is not None and 20000 <= port < 30000 for port in ports)
-    assert ports[3] == read_launch({**SRUN, "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_NODEID": "0"}).port
+    assert ports[3] == Launch.read({**SRUN, "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_NODEID": "0"}).port
 
 
 def test_a_batch_job_without_srun_is_one_process() -> None:
     """sbatch sets the number of the job's tasks; only srun starts them."""
     job = {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-    assert read_launch(job) == Launch()
-    assert read_launch({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) == Launch()
+    assert Launch.read(job) == Launch()
+    assert Launch.read({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) == Launch()
 
 
 def test_torchrun_behind_srun_is_torchrun() -> None:
-    assert read_launch({**SRUN, **launched(5, 1, 8, 4, 1)}).launcher == "torchrun"
+    assert Launch.read({**SRUN, **launched(5, 1, 8, 4, 1)}).launcher == "torchrun"
 
 
 def test_a_task_of_open_mpi() -> None:
@@ -290,11 +284,11 @@ def test_a_task_of_open_mpi() -> None:
         "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "job-1",
     }  # fmt: skip
-    launch = read_launch(task)
+    launch = Launch.read(task)
     assert launch == Launch("mpirun", 1, 1, 2, 2, 0, "127.0.0.1", launch.port)
     with pytest.raises(DeviceError, match=r"OMPI_COMM_WORLD_SIZE.*MASTER_ADDR is not set"):
-        read_launch({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
-    away = read_launch({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "a"})
+        Launch.read({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+    away = Launch.read({**task, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "a"})
     assert (away.machine, away.address) == (None, "a")
 
 
@@ -315,20 +309,20 @@ OPEN_MPI = {
     ],
 )
 def test_jobs_of_open_mpi_meet_at_different_ports(name: str, one: str, other: str) -> None:
-    ports = [read_launch({**OPEN_MPI, name: value}).port for value in (one, one, other)]
+    ports = [Launch.read({**OPEN_MPI, name: value}).port for value in (one, one, other)]
     assert ports[0] == ports[1] != ports[2]
 
 
 def test_a_job_of_open_mpi_that_has_no_name() -> None:
     """Two such jobs on a machine would meet at the same port."""
     with pytest.raises(DeviceError, match="mpirun -x MASTER_PORT="):
-        read_launch(OPEN_MPI)
-    assert read_launch({**OPEN_MPI, "MASTER_PORT": "29501"}).port == 29501
+        Launch.read(OPEN_MPI)
+    assert Launch.read({**OPEN_MPI, "MASTER_PORT": "29501"}).port == 29501
 
 
 def test_tasks_of_an_unknown_launcher_do_not_train_side_by_side() -> None:
     with pytest.raises(DeviceError, match="each would train alone"):
-        read_launch({"PMI_SIZE": "2", "PMI_RANK": "1"})
+        Launch.read({"PMI_SIZE": "2", "PMI_RANK": "1"})
 
 
 @pytest.mark.parametrize("broken", [0, 2])
@@ -362,8 +356,8 @@ def test_slurms_first_host(text: str, host: str) -> None:
 
 
 def test_the_interface_is_that_of_the_route() -> None:
-    assert str(interface_towards("127.0.0.1")).startswith("lo")
-    assert interface_towards("no.such.host.invalid") is None
+    assert str(_interface_towards("127.0.0.1")).startswith("lo")
+    assert _interface_towards("no.such.host.invalid") is None
 
 
 def test_idle_threads_yield_unless_the_person_says_how_they_wait() -> None:

@@ -12,42 +12,67 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import torch
 
-from classify.distributed.network import check_master_address, interface_towards
 from classify.distributed.world import World
-from classify.errors import DeviceError
-from classify.launch import accelerators, interrupts, process_settings
-from classify.launch.device_plan import DevicePlan, ParallelMode, check_own_device, check_same_kind, device_identity
-from classify.launch.launcher import Launch, export, take_listener
+from classify.errors import ClassifyError, DeviceError
+from classify.launch import process, signals
+from classify.launch.devices import accelerator_of
+from classify.launch.launch import Launch, export, take_listener
+from classify.launch.plan import DevicePlan, ParallelMode, check_own_device, check_same_kind, device_identity
 
+# Ports are below this number.
+_PORTS = 65_536
+# A reserved address (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
+_OUTSIDE = "192.0.2.1"
+# Seconds after which a rank that still waits for the others says so.
 _PATIENCE_SECONDS = 20.0
 _TIMEOUT = re.compile(r"time(d |-)?out", re.IGNORECASE)
 # How torch's store says that another program has its port, or that only root may listen on it.
 _NOT_LISTENING = re.compile(r"name: E(?:ADDRINUSE|ACCES), message: ([\w ]+)")
 # Number of process groups formed by this process: a script may train, or load a classifier, more than once.
 _formed = 0
-# A reserved address (RFC 5737); the route to it is the one to other machines. Nothing is sent there.
-_OUTSIDE = "192.0.2.1"
 
 
-def start(plan: DevicePlan, device: torch.device, timeout_seconds: int = 600) -> World:
-    """Start the process group if there are several processes, and set device and number of threads."""
+def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
+    """Carry out a plan: set the device and the number of threads; several processes form the process group.
+
+    A collective. Raises DeviceError where not all ranks come, or two of them are on one device.
+    """
+    device = torch.device(plan.device)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
-    threads = process_settings.share_cores(plan.launch)
+    threads = process.share_cores(plan.launch)
     if threads is not None:
         torch.set_num_threads(threads)
-    if accelerators.of(device.type).in_torch_accelerator:
+    if accelerator_of(device.type).in_torch_accelerator:
         torch.accelerator.set_device_index(device.index)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
     world = World(plan, device, timeout=timeout_seconds)
     world.topology = _topology(world)
     return world
+
+
+@contextlib.contextmanager
+def announce_errors(launch: Launch, start_world: Callable[[], World]) -> Iterator[None]:
+    """Tell the ranks of other machines of an error in this block, before the group is formed.
+
+    They may not have failed, and wait in the first `agree` of the world that `start_world` forms. On one machine
+    nothing is sent: a rank that fails alone prints its error and ends, and its launcher ends the others.
+    """
+    try:
+        yield
+    except Exception as error:
+        if launch.spans_machines:
+            fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
+            with contextlib.suppress(DeviceError), start_world() as world:  # this rank's own error is the one to print
+                world.agree(fault)
+        raise
 
 
 def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
@@ -60,12 +85,12 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
             "torch.distributed.destroy_process_group(), or train in processes that have formed none."
         )
     address, port = launch.address or "127.0.0.1", launch.port or 0
-    check_master_address(address, port)
-    interface = interface_towards(address)
+    _check_master_address(address, port)
+    interface = _interface_towards(address)
     if interface is not None and interface.startswith("lo") and launch.world_size > launch.local_world_size:
-        interface = interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
+        interface = _interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
     if interface is not None:
-        process_settings.set_network_interface(interface)
+        process.set_network_interface(interface)
     assert plan.backend is not None
     _import_backend(plan)
     rank = f"rank {launch.rank} of {launch.world_size}"
@@ -98,13 +123,47 @@ def _import_backend(plan: DevicePlan) -> None:
     https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/DDP_Based_Scaling.html
     """
     backend = plan.backend_spec
-    module = backend.module or accelerators.of(torch.device(plan.device).type).backend_module
+    module = backend.module or accelerator_of(torch.device(plan.device).type).backend_module
     try:
         if module is not None:
             importlib.import_module(module)
     except ImportError as error:
-        message = f"backend {backend.name}: {module} cannot be imported ({error}); {backend.without_module}."
-        raise DeviceError(message) from None
+        raise DeviceError(
+            f"backend {backend.name}: {module} cannot be imported ({error}); use an image that has it, or give another "
+            "--ddp-backend."
+        ) from None
+
+
+def _interface_towards(address: str) -> str | None:
+    """The network interface that routes to `address`, or None if unknown.
+
+    "Connecting" a UDP socket looks up the routing table and sends nothing.
+    """
+    for family, kind in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))
+                local_address = probe.getsockname()[0]
+        except OSError:
+            continue
+        for name, addresses in psutil.net_if_addrs().items():
+            if local_address != kind and any(entry.address.split("%")[0] == local_address for entry in addresses):
+                return name
+    return None
+
+
+def _check_master_address(address: str, port: int) -> None:
+    """Raise DeviceError if MASTER_ADDR cannot be resolved, which torch would try until its time-out."""
+    if not 0 < port < _PORTS:
+        raise DeviceError(f"MASTER_PORT={port}: expected a port from 1 to {_PORTS - 1}, the same for all processes.")
+    try:
+        socket.getaddrinfo(address, port)
+    except (OSError, UnicodeError) as error:  # the latter of a name with an empty or too long part
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DeviceError(
+            f"MASTER_ADDR={address} cannot be resolved on this machine ({reason}); give the address of the first "
+            "machine as all others see it."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -121,7 +180,7 @@ def _note_if_slow(what: str) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        with interrupts.default_sigint():
+        with signals.default_sigint():
             yield
     finally:
         timer.cancel()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from classify.launch import spawn
+from classify.launch import nproc
 
 FAILING = "raise SystemExit(1)"
 # The note of a training step that SIGTERM has come, in which the step goes on.
@@ -51,10 +51,10 @@ def test_the_others_end_with_one_that_fails(
     workers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By SIGTERM, or where that is only noted by SIGKILL; the code is the first one's."""
-    monkeypatch.setattr(spawn, "_ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(nproc, "_ENDING_SECONDS", 0.5)
     start(workers, STEPPING, "import time; time.sleep(60)", FAILING)
     begin = time.monotonic()
-    assert spawn._wait(workers, []) == 1
+    assert nproc._wait(workers, []) == 1
     assert [worker.returncode for worker in workers] == [-9, -15, 1]
     assert time.monotonic() - begin < 10
 
@@ -63,16 +63,16 @@ def test_a_worker_that_a_signal_ended_has_a_shells_code_and_a_line(
     workers: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(workers, KILLED)
-    assert spawn._wait(workers, []) == -9
-    assert spawn._exit_code(-9, []) == 137
+    assert nproc._wait(workers, []) == -9
+    assert nproc._exit_code(-9, []) == 137
     assert capsys.readouterr().err.startswith("error: one of the processes was ended by SIGKILL; ")
-    assert spawn._exit_code(-15, [15]) == 143
+    assert nproc._exit_code(-15, [15]) == 143
     assert capsys.readouterr().err == ""
 
 
 def test_who_is_told_to_stop_may_save_after_another_has_left(workers: list[subprocess.Popen[bytes]]) -> None:
     start(workers, SAVING, SAVING.replace("time.sleep(1)", "pass"))
-    assert spawn._wait(workers, [2]) == 130
+    assert nproc._wait(workers, [2]) == 130
     assert [worker.returncode for worker in workers] == [130, 130]
 
 
@@ -80,10 +80,10 @@ def test_who_does_not_leave_is_ended_after_the_others(
     workers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits inside a library, say, where Python does not come to its signals."""
-    monkeypatch.setattr(spawn, "_CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(nproc, "_CLOSING_SECONDS", 0.5)
     stuck = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     start(workers, SAVING, stuck)
-    assert spawn._wait(workers, [2]) == 130
+    assert nproc._wait(workers, [2]) == 130
     assert workers[1].returncode == -15
 
 
@@ -98,4 +98,4 @@ def test_the_exit_code_is_that_of_the_first_to_fail(workers: list[subprocess.Pop
         workers[-1].stdout.readline()
     for descriptor in (*first, *second):
         os.close(descriptor)
-    assert spawn._wait(workers, []) == 2
+    assert nproc._wait(workers, []) == 2

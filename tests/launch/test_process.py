@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from classify.launch.process_settings import keep_freed_memory
+from classify.launch.process import keep_freed_memory
 
 # Pages that the kernel hands out while 20 MiB are taken and freed ten times over.
 FAULTS = """
 import os, resource
-from classify.launch.process_settings import keep_freed_memory
+from classify.launch.process import keep_freed_memory
 kept = keep_freed_memory(os.environ)
 faults = []
 for _ in range(11):
