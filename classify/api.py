@@ -243,7 +243,7 @@ def _run(
     """Train and return the output folder; `pages` writes the report and the model card."""
     from classify.launch.process import prepare_threads, preserve_settings
     from classify.training.run import train as train_config
-    from classify.training.timeline import Timeline
+    from classify.training.terminal import Timeline
 
     prepare_threads()  # these stay: a forked process has no others
     timeline = Timeline()

@@ -20,7 +20,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program)
     launch = Launch.read(local_rank=config.training.local_rank)
     training.inputs.check_start(config.training, launch)
-    timeline = training.timeline.Timeline(psutil.Process().create_time())
+    timeline = training.terminal.Timeline(psutil.Process().create_time())
     with announce_errors(launch, config.training):
         inputs = training.inputs.check_inputs(config, launch=launch)
     if config.training.nproc is not None and not launch.is_worker:

@@ -10,8 +10,7 @@ from classify.config.schema import TrainingConfig
 from classify.files import read_json, write_json
 from classify.launch.launch import Launch
 from classify.prediction import explanations
-from classify.training.terminal import log, log_detail
-from classify.training.timeline import Timeline
+from classify.training.terminal import Timeline, log, log_detail
 
 
 def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timeline, launch: Launch) -> None:

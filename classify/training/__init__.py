@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         inputs as inputs,
         inspection as inspection,
         linear_probe as linear_probe,
+        log as log,
         open_set as open_set,
         optimizer as optimizer,
         output as output,
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
         stages as stages,
         table_report as table_report,
         terminal as terminal,
-        timeline as timeline,
         tracking as tracking,
-        train_log as train_log,
         trainer as trainer,
     )
 

@@ -12,11 +12,11 @@ import torch
 from classify.errors import ClassifyError, InputError
 from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
+from classify.training.log import Log
 from classify.training.parts import StepState
 from classify.training.progress import Progress
 from classify.training.setup import TrainingContext
 from classify.training.strategies.named_state import Tensors
-from classify.training.train_log import Log
 from classify.training.trainer import Callback, StepEnd, Trainer, describe_divergence
 
 # Validation texts whose logits differ by less get the same output. Those of a random head differ by more.

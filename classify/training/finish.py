@@ -16,13 +16,13 @@ from classify.evaluation import metrics
 from classify.evaluation.calibration import Rescaling
 from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
+from classify.training.log import Log
 from classify.training.open_set import fit_scope
 from classify.training.result_files import WRITERS, Final, Results
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
 from classify.training.strategies.base import Strategy
-from classify.training.train_log import Log
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
@@ -59,7 +59,7 @@ def finish(
     open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
-    log.close_trackers()
+    log.finish()
     if context.config.training.save_on_each_node:
         context.world.close()  # with a process group transformers saves only on rank 0
     # No rank leaves before the files are written, so that a script that then loads the folder finds it. Where one

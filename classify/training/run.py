@@ -27,12 +27,11 @@ from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, 
 from classify.training.finish import finish
 from classify.training.folds import cross_validate, report_saved_folds
 from classify.training.inputs import RunInputs, check
+from classify.training.log import Log
 from classify.training.parts import Parts
 from classify.training.run_record import make_record
 from classify.training.setup import TrainingContext, check_outputs, prepare, tokenize_tables
-from classify.training.terminal import configure_terminal, log, log_decision, log_detail
-from classify.training.timeline import Timeline
-from classify.training.train_log import Log
+from classify.training.terminal import Timeline, configure_terminal, log, log_decision, log_detail
 from classify.training.trainer import Trainer, make_trainer
 
 # Held while a training runs.

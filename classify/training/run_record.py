@@ -19,7 +19,7 @@ from classify.findings import Finding, decisions, notes
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.training.table_report import count_tokens
-from classify.training.timeline import Timeline
+from classify.training.terminal import Timeline
 from classify.versions import versions
 
 

@@ -53,8 +53,7 @@ from classify.training.inputs import RunInputs
 from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import find_strategy, make_strategy
-from classify.training.terminal import log, log_detail
-from classify.training.timeline import Timeline
+from classify.training.terminal import Timeline, log, log_detail
 
 # Rows whose outputs are looked at before training.
 _CHECKED = 8

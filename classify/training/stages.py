@@ -11,8 +11,8 @@ from classify.errors import Interrupted
 from classify.launch.signals import stop_signals
 from classify.training import dry_run, linear_probe
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
+from classify.training.log import Log, ProgressCallback, log_micro_batches
 from classify.training.setup import TrainingContext
-from classify.training.train_log import Log, ProgressCallback, log_micro_batches
 from classify.training.trainer import Callback, Trainer
 
 # Share of the time that --max-minutes leaves for contrastive steps; epochs follow.

@@ -1,8 +1,9 @@
-"""Print decisions, results and notes of a run: as JSON lines with --json, errors only with --quiet."""
+"""What a run prints (JSON lines with --json, errors only with --quiet), and the time that it counts."""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from classify.config.output import OutputConfig
@@ -47,3 +48,26 @@ def log_event(name: str, values: dict[str, Any]) -> None:
     """Print a line of JSON under --json; nothing otherwise, and for empty values."""
     if _settings.json and values:
         print_line(json.dumps({"event": name, **values}, ensure_ascii=False))
+
+
+class Timeline:
+    """Seconds by phase, which add up to the time since the command was given, `started` (seconds since the epoch)."""
+
+    def __init__(self, started: float | None = None):
+        self._started = self._ended = time.time() if started is None else started
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def elapsed(self) -> float:
+        return time.time() - self._started
+
+    def end(self, phase: str) -> None:
+        """Count the time since the last phase ended for this one."""
+        now = time.time()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._ended
+        self._ended = now
+
+    def describe(self) -> str:
+        """E.g. "12.3 s (imports 2.1, steps 8.0, ...)", the longest phases first."""
+        ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
+        return f"{sum(self.seconds.values()):.1f} s ({', '.join(f'{name} {spent:.1f}' for name, spent in ordered)})"

@@ -1,7 +1,7 @@
-"""TensorBoard and other trackers, written by one process.
+"""Trackers, the sinks of a run's numbers outside its log: TensorBoard, and those that Accelerate reaches.
 
 TensorBoard is written directly, because a resumed run must cut what an interrupted one had written beyond its
-checkpoint. The others (Weights & Biases, MLflow, ...) are reached through Accelerate's trackers.
+checkpoint.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,85 +48,95 @@ def _installed(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-class Tracker:
-    """Write scalars by part ("train", "eval", "contrastive", "run"), name and step; other ranks have no trackers.
+class Sink:
+    """Where the numbers of a run go; `Log` opens, writes and closes it on one process."""
 
-    In TensorBoard the parts are runs with the same names, so that one chart shows both losses.
-    """
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        """Write the scalars of a part ("train", "eval", "contrastive") at a step; None is no number."""
+        raise NotImplementedError
 
-    def __init__(
-        self,
-        names: Sequence[str] = (),
-        folder: Path = Path(),
-        settings: Mapping[str, Any] | None = None,
-        after_step: int | None = None,
-    ):
-        self._folder = folder
-        # A resumed run replaces what an interrupted one had written beyond its checkpoint.
-        self._purge_step = None if after_step is None else after_step + 1
-        self._boards: dict[str, Any] | None = {} if "tensorboard" in names else None
-        self._others = [_start(name, folder, settings or {}) for name in names if name != "tensorboard"]
+    def write_text(self, name: str, text: str) -> None:
+        """Write Markdown, where the sink shows it."""
 
-    def log(self, part: str, step: int, values: Mapping[str, float], *, other_axis: bool = False) -> None:
-        """Write scalars such as ("train", 10, {"loss": 0.7}).
+    def close(self) -> None:
+        """Flush and close."""
+        raise NotImplementedError
 
-        With `other_axis` steps are counted anew; trackers with a single axis, such as wandb, do not get them.
-        """
-        if self._boards is not None:
-            for name, value in values.items():
+
+class TensorBoard(Sink):
+    """Each part is a run of its own with the same names, so that one chart shows both losses."""
+
+    def __init__(self, folder: Path, after_step: int | None):
+        self._folder, self._purge_step = folder, None if after_step is None else after_step + 1
+        self._boards: dict[str, Any] = {}
+
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        for name, value in values.items():
+            if value is not None:
                 self._board(part).add_scalar(name, value, step)
-        for tracker in [] if other_axis else list(self._others):
-            try:
-                tracker.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
-            except Exception as error:  # a server that is gone must not end a training
-                self._others.remove(tracker)
-                line = f"note: {tracker.name} failed and is no longer written to ({_words(error)})"
-                print(line, file=sys.stderr, flush=True)
 
-    def log_text(self, name: str, text: str) -> None:
-        """Write Markdown to TensorBoard."""
-        if self._boards is not None:
-            self._board("run").add_text(name, text)
+    def write_text(self, name: str, text: str) -> None:
+        self._board("run").add_text(name, text)
 
     def _board(self, part: str) -> Any:
-        assert self._boards is not None
         if part not in self._boards:
             from torch.utils.tensorboard import SummaryWriter
 
-            board = SummaryWriter(str(self._folder / "tensorboard" / part), purge_step=self._purge_step)
-            self._boards[part] = board
+            self._boards[part] = SummaryWriter(str(self._folder / part), purge_step=self._purge_step)
         return self._boards[part]
 
     def close(self) -> None:
-        """Flush and close; safe to call twice."""
-        boards, others = self._boards or {}, self._others
-        self._boards, self._others = None, []
-        for tracker in others:
-            with contextlib.suppress(Exception):
-                tracker.finish()
-        for board in boards.values():
+        for board in self._boards.values():
             board.close()
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+class AccelerateTracker(Sink):
+    """One of Accelerate's trackers, in a project called classify, with the run's settings.
 
+    It has one axis, that of the optimizer steps, so contrastive steps are not written. A server that is gone does not
+    end a training.
+    """
 
-def _start(name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
-    """Start one of Accelerate's trackers, in a project called classify, with the run's settings."""
-    try:
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]):
         from accelerate.state import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
         PartialState(cpu=True)  # does nothing where one exists; Accelerate's messages need it
         kind = LOGGER_TYPE_TO_CLASS[name]
         place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
-        tracker = kind("classify", **place)
-        tracker.main_process_only = False  # this process is the one; Accelerate would look for its own main process
-        tracker.start()
-        tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
+        self._tracker: Any = kind("classify", **place)
+        self._tracker.main_process_only = False  # this process is the one; Accelerate would look for its own
+        self._tracker.start()
+        self._tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
+
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        if self._tracker is None or part == "contrastive":
+            return
+        numbers = {f"{part}/{name}": value for name, value in values.items() if value is not None}
+        try:
+            self._tracker.log(numbers, step=step)
+        except Exception as error:
+            line = f"note: {self._tracker.name} failed and is no longer written to ({_describe(error)})"
+            print(line, file=sys.stderr, flush=True)
+            self._tracker = None
+
+    def close(self) -> None:
+        if self._tracker is not None:
+            with contextlib.suppress(Exception):
+                self._tracker.finish()
+
+
+def start_tracker(name: str, folder: Path, settings: Mapping[str, Any], after_step: int | None) -> Sink:
+    """Start a tracker by its name in --report-to. Raises InputError where it cannot be started."""
+    if name == "tensorboard":
+        return TensorBoard(folder / name, after_step)
+    try:
+        return AccelerateTracker(name, folder, settings)
     except Exception as error:
         raise InputError(
-            f"--report-to {name}: it cannot be started ({_words(error)}); fix that, or leave it out."
+            f"--report-to {name}: it cannot be started ({_describe(error)}); fix that, or leave it out."
         ) from None
-    return tracker
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -22,8 +22,8 @@ from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.tasks.base import Loss
 from classify.tasks.single_label import CrossEntropy
+from classify.training.log import Log
 from classify.training.strategies.registry import make_strategy
-from classify.training.train_log import Log
 from classify.training.trainer import StepEnd, Trainer
 from tests.support import tiny
 

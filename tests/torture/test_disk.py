@@ -22,9 +22,9 @@ from classify.cli import main
 from classify.errors import CheckpointError, DiskError
 from classify.tasks.base import Task
 from classify.training import checkpoint, result_files
+from classify.training.log import Log
 from classify.training.run import train
 from classify.training.strategies import named_state
-from classify.training.train_log import Log
 from tests.support.processes import Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
 

@@ -24,8 +24,8 @@ from classify.errors import CheckpointError, DiskError, InputError, Interrupted
 from classify.launch.launch import Launch
 from classify.training import finish
 from classify.training.checkpoint import find_newest
+from classify.training.log import Log
 from classify.training.output_dir import plan_output_dir
-from classify.training.train_log import Log
 from tests.support.runs import EPOCHS, data_and_model, make_config, make_trainer, read_json, stop_at, worse_in_the_end
 from tests.support.worlds import start_world
 

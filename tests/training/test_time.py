@@ -12,7 +12,7 @@ from classify.config.schema import TrainingConfig
 from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive
 from classify.training.run import train
-from classify.training.timeline import Timeline
+from classify.training.terminal import Timeline
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json
 from tests.support.worlds import start_world
 

@@ -9,7 +9,7 @@ import pytest
 from classify import cli
 from classify.training import run
 from classify.training.progress import Progress
-from classify.training.timeline import Timeline
+from classify.training.terminal import Timeline
 from tests.support.runs import make_config, read_json
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from classify.errors import InputError
-from classify.training.tracking import PACKAGES, Tracker, choose_trackers
+from classify.training.tracking import PACKAGES, TensorBoard, choose_trackers
 from tests.support.processes import run, run_ranks
 
 # The public surface of dvclive that Accelerate uses. It computes nothing, so there is nothing to get wrong: every call
@@ -109,19 +109,16 @@ def test_decisions_are_a_text(table: Path, model_folder: Path, tmp_path: Path) -
 
 
 def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_path: Path) -> None:
-    first = Tracker(("tensorboard",), tmp_path)
+    first = TensorBoard(tmp_path, None)
     for step in range(1, 7):
-        first.log("train", step, {"loss": 1.0})
+        first.write("train", step, {"loss": 1.0}, None)
     first.close()
     time.sleep(1.1)  # TensorBoard reads files in the order of their names, which hold the second they were begun in
-    second = Tracker(("tensorboard",), tmp_path, after_step=4)
+    second = TensorBoard(tmp_path, after_step=4)
     for step in range(5, 9):
-        second.log("train", step, {"loss": 2.0})
+        second.write("train", step, {"loss": 2.0}, None)
     second.close()
-    second.close()
-    assert scalars(tmp_path / "tensorboard" / "train")["loss"] == [(s, 1.0) for s in range(1, 5)] + [
-        (s, 2.0) for s in range(5, 9)
-    ]
+    assert scalars(tmp_path / "train")["loss"] == [(s, 1.0) for s in range(1, 5)] + [(s, 2.0) for s in range(5, 9)]
 
 
 @pytest.mark.slow

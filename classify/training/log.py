@@ -1,0 +1,139 @@
+"""The numbers of a run, written to every sink: train_log.jsonl, trackers such as TensorBoard, and the progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from classify.console import ProgressLines
+from classify.distributed.memory import used_memory
+from classify.errors import escape_controls
+from classify.evaluation.metrics import Scores, display_name
+from classify.files import atomic_write
+from classify.findings import decisions
+from classify.training.contrastive import ContrastiveStep
+from classify.training.output import Output
+from classify.training.setup import TrainingContext
+from classify.training.terminal import log_event
+from classify.training.tracking import Sink, start_tracker
+from classify.training.trainer import Callback, StepEnd, Trainer
+
+
+class Log(Callback):
+    """Writes the numbers of a step every few steps, and every score, to all sinks of the process that writes.
+
+    A resumed run first drops what an interrupted one had written beyond its checkpoint, `after_step`.
+    """
+
+    def __init__(self, context: TrainingContext, after_step: int | None):
+        self.output = output = context.output
+        self.sinks: list[Sink] = []
+        with output.world.sync_errors(), output.writing("the training log"):
+            try:
+                if output.is_writer:
+                    self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step, echo=output.world.is_main))
+                for name in context.inputs.trackers if output.world.is_main else ():  # one process, for all machines
+                    self.sinks.append(start_tracker(name, output.folder, context.config.flat(), after_step))
+                lines = (f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
+                for sink in self.sinks:
+                    sink.write_text("decisions", "\n".join(lines))
+            except BaseException:
+                self.close()
+                raise
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        if step.metrics is None:
+            return
+        norm = step.metrics.grad_norm
+        values = {
+            "loss": step.metrics.loss,
+            "learning_rate": step.learning_rate,
+            "grad_norm": norm if math.isfinite(norm) else None,
+            "rows_per_second": step.metrics.rows_per_second,
+        }
+        self._write("train", trainer.progress.step, values, trainer.epoch)
+
+    def write_contrastive(self, step: ContrastiveStep) -> None:
+        rate = step.rows / step.seconds
+        values = {"loss": float(step.loss), "learning_rate": step.learning_rate, "rows_per_second": rate}
+        self._write("contrastive", step.step, values)
+
+    def write_score(self, trainer: Trainer, score: Scores) -> None:
+        self._write("eval", trainer.progress.step, score.values, trainer.epoch)
+
+    def _write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None = None) -> None:
+        with self.output.writing("the training log"):
+            for sink in self.sinks:
+                sink.write(part, step, values, epoch)
+
+    def finish(self) -> None:
+        """Flush the trackers, before the run reports success. A collective."""
+        with self.output.world.sync_errors(), self.output.writing("tensorboard"):
+            while self.sinks:
+                self.sinks.pop().close()
+
+    def close(self) -> None:
+        """Close all sinks; ignore disk errors, since a failed write was reported earlier."""
+        while self.sinks:
+            with contextlib.suppress(OSError):
+                self.sinks.pop().close()
+
+
+class LogFile(Sink):
+    """train_log.jsonl, a line of JSON each time; with `echo` the lines are events of --json, too."""
+
+    def __init__(self, path: Path, after_step: int | None, *, echo: bool):
+        kept: list[str] = []
+        if after_step is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                with contextlib.suppress(ValueError):  # cut short by a kill
+                    if line.endswith("\n") and json.loads(line).get("step", 0) <= after_step:
+                        kept.append(line)
+        with atomic_write(path) as file:
+            file.writelines(kept)
+        self._file, self._echo = path.open("a", encoding="utf-8"), echo
+
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        line: dict[str, Any] = {"contrastive_step": step} if part == "contrastive" else {"step": step, "epoch": epoch}
+        line |= {"eval": values} if part == "eval" else values
+        if self._echo:
+            log_event("log", line)
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ProgressCallback(Callback):
+    """Moves the progress bar, and prints a line where memory ran out."""
+
+    def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
+        self.output, self.metric, self.bar, self.num_micro_batches = output, metric, bar, num_micro_batches
+
+    def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
+        if trainer.num_micro_batches != self.num_micro_batches:
+            self.num_micro_batches = trainer.num_micro_batches
+            log_micro_batches(self.output, trainer.progress.step, self.num_micro_batches)
+        if step.metrics is not None and not self.bar.disable:
+            loss, rate = step.metrics.loss, step.metrics.rows_per_second
+            parts = [f"epoch {trainer.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]
+            best = trainer.progress.best
+            if best is not None and self.metric in best:
+                parts.append(f"best {display_name(self.metric)} {best[self.metric]:.3f}")
+            parts.append(f"{used_memory(self.output.world.device) / 2**30:.1f} GiB")
+            self.bar.set_postfix_str(", ".join(parts), refresh=False)
+        self.bar.update()
+
+
+def log_micro_batches(output: Output, step: int, count: int) -> None:
+    output.log(
+        f"note: step {step}: out of memory; continuing with {count} micro-batches per step (same gradient, different "
+        "dropout masks)"
+    )
