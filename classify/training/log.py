@@ -40,9 +40,9 @@ class Log(Callback):
                     self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step, echo=output.world.is_main))
                 for name in context.inputs.trackers if output.world.is_main else ():  # one process, for all machines
                     self.sinks.append(start_tracker(name, output.folder, context.config.flat(), after_step))
-                lines = (f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
+                text = "\n".join(f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
                 for sink in self.sinks:
-                    sink.write_text("decisions", "\n".join(lines))
+                    sink.write_text("decisions", text)
             except BaseException:
                 self.close()
                 raise
