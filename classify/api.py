@@ -287,8 +287,7 @@ def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> d
     """
     from dataclasses import asdict
 
-    from classify.training.inputs import check
-    from classify.training.inspection import inspect_run
+    from classify.training.inputs import check, inspect_run
 
     config, tables = _configure(data, labels, options, "classify.inspect")
     return asdict(inspect_run(check(config, in_memory=tables)))

@@ -23,7 +23,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     from classify.training.inputs import check
 
     inputs = check(config)
-    from classify.training.inspection import inspect_run
+    from classify.training.inputs import inspect_run
 
     report = inspect_run(inputs)
     if config.training.json:

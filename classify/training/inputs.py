@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from classify import modeling
 from classify.config.fields import shown_name
 from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
@@ -20,6 +21,7 @@ from classify.data.reading import InputTables, read_tables
 from classify.data.split_record import find_trained, read_num_folds
 from classify.data.split_table import split_table
 from classify.data.splits import Rows, Splits
+from classify.data.tokenize import tokenize_columns
 from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
@@ -27,6 +29,7 @@ from classify.findings import Finding, decided, note
 from classify.launch import nproc, plan
 from classify.launch.launch import Launch
 from classify.modeling import sizes
+from classify.modeling.coverage import check_coverage
 from classify.modeling.hub import ModelFolder, resolve_model
 from classify.modeling.result_folder import earlier_labels
 from classify.tables.rules import SPLITS
@@ -36,8 +39,11 @@ from classify.tasks.base import Task
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from classify.training.parts import NO_PARTS, Parts
-from classify.training.table_report import Report, inspect_splits
+from classify.training.table_report import Report, count_tokens, inspect_splits
 from classify.training.tracking import choose_trackers
+
+# Texts with several labels that `classify inspect --json` lists.
+_LISTED_CONFLICTS = 1000
 
 
 @dataclass(frozen=True)
@@ -385,3 +391,26 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...
     why = f"{len(splits.train):,} training rows, hidden size {width}"
     flags = ", ".join(shown_name(FIELDS[name][1]) for name in automatic)
     return (decided("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)
+
+
+def inspect_run(inputs: RunInputs) -> Report:
+    """Report on a run's tables without training on them, with what the tokenizer makes of the texts.
+
+    A model that cannot read them is noted.
+    """
+    splits, cap, config = inputs.splits, inputs.model.max_length, inputs.config
+    report = inspect_splits(splits, listed=_LISTED_CONFLICTS)
+    report.task, report.languages = inputs.task.name, inputs.languages.among_detected
+    with modeling.loading.quiet_libraries():
+        tokenizer = modeling.loading.load_tokenizer(inputs.model)
+        tokens = tokenize_columns(tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
+        count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
+        try:
+            warning = check_coverage(
+                splits.train, splits.columns.text, tokens, tokenizer, config.model, named=config.names_model
+            )
+            faults = [] if warning is None else [warning]
+        except InputError as error:
+            faults = list(error.faults)
+    report.findings += map(note, faults)
+    return report

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
+
+from classify.data import sampler
 from classify.data.tokenize import TokenizedSplit
+from classify.distributed.memory import attempt
 from classify.errors import Interrupted
 from classify.launch.signals import stop_signals
-from classify.training import dry_run, linear_probe
+from classify.training import linear_probe
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.log import Log, ProgressCallback, log_micro_batches
 from classify.training.setup import TrainingContext
+from classify.training.strategies.base import trained_params
 from classify.training.trainer import Callback, Trainer
 
 # Share of the time that --max-minutes leaves for contrastive steps; epochs follow.
@@ -63,10 +68,39 @@ def fit_memory(context: TrainingContext, trainer: Trainer) -> None:
     if not unsure or context.strategy.forward_is_collective or end <= start:
         return
     before = trainer.num_micro_batches
-    dry_run.find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.num_rows))))
+    find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.num_rows))))
     if trainer.num_micro_batches != before:
         log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
     context.timeline.end("dry run")
+
+
+def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
+    """Find, before the first step, how many micro-batches the heaviest of `steps` needs. A collective.
+
+    A rank that runs out of memory inside a step cannot tell the others, who wait for its gradients. So the heaviest
+    step is tried without any exchange, with AdamW's moments allocated; not for FSDP2, whose every pass is a collective.
+    """
+    data, world, strategy = trainer.data, trainer.world, trainer.strategy
+    costs = sampler.token_cost(data.tokens.lengths(data.rows), strategy.classifier.hidden_size)
+    heaviest = max(steps, key=lambda step: float(costs[step.indices].sum()))
+    # AdamW has two moments per weight. The buckets of DistributedDataParallel hold a gradient per weight already, and
+    # the dry run makes another: so one moment less is allocated.
+    each = 2 - world.distributed
+
+    def dry_step() -> object:
+        new = [weight for weight in trained_params(strategy.optimizer) if weight not in strategy.optimizer.state]
+        moments = [torch.empty_like(weight) for weight in new for _ in range(each)]
+        with strategy.accumulate(last=False):
+            return moments, trainer.compute_gradients(heaviest)
+
+    while True:
+        result, reason = attempt(dry_step, world.device)
+        failed = result is None
+        del result
+        strategy.clear_gradients()
+        if not world.all_reduce_any(failed):
+            return
+        trainer.halve_micro_batches(heaviest, reason or "another rank")
 
 
 def fit(

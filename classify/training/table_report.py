@@ -17,8 +17,10 @@ from classify.findings import Finding, decisions, notes
 from classify.modeling.coverage import compute_unknown_share
 from classify.tables.text_hashes import EMPTY, group_duplicates
 
+# Columns without a role that the terminal lists.
 _LISTED = 20
 _NEITHER = "neither text nor label"
+# Decisions that the line of columns says, too.
 _OF_COLUMNS = ("text column", "label column")
 
 

@@ -19,7 +19,7 @@ from classify.distributed.memory import out_of_memory
 from classify.errors import ClassifyError, RankError
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import freeze_unused, load_pretrained
-from classify.training import dry_run
+from classify.training import stages
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import data_and_model, make_trainer
@@ -64,7 +64,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
         limit = psutil.Process().memory_info().vms + (megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     if world.distributed:
-        dry_run.find_micro_batches(trainer, [BatchSampler(ROWS, ROWS, config.seed).step_at(0)])
+        stages.find_micro_batches(trainer, [BatchSampler(ROWS, ROWS, config.seed).step_at(0)])
         # So small a limit leaves no room for what gloo's threads take on the way.
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     cuts, losses = [], []
