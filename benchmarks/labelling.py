@@ -25,7 +25,7 @@ import classify
 from benchmarks import quality
 from classify.evaluation.inference import compute_logits
 from classify.prediction.predictor import load_classifier
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 
 SETS = ("agnews", "banking77", "emotion", "irony", "sst2", "sst5", "trec")
 FIRST, ROUNDS, MORE = 100, 5, 50
@@ -61,7 +61,7 @@ def simulate(features: Any, labels: Any, scored: Any, targets: Any, seed: int, *
             accuracies.append(float((model.predict(scored) == targets).mean()))
         rest = np.setdiff1d(np.arange(len(features)), known)
         if ranked:
-            certainty = SingleLabel(list(model.classes_)).certainty(model.predict_proba(features[rest]))
+            certainty = single_label.make(list(model.classes_)).answers.certainty(model.predict_proba(features[rest]))
             more = rest[np.argsort(certainty, kind="stable")[:MORE]]
         else:
             more = generator.choice(rest, MORE, replace=False)

@@ -161,7 +161,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         Raises InputError if the folder is not that of a run with one label per row.
         """
         run = Run(folder)
-        if not (task := trained_task(str(run.folder))).has_confidence:
+        if not (task := trained_task(str(run.folder))).answers.has_confidence:
             raise InputError(f"{folder}: expected one label per row. Got {task.name} instead; use classify.load.")
         try:
             saved = read_json(run.folder / _ESTIMATOR)

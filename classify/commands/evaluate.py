@@ -104,14 +104,14 @@ def _notes(labelled: LabelledTable, trained: int, *, rejects: bool) -> list[str]
     from classify.tables.roles import note_empty_texts
 
     table, task = labelled.table, labelled.task
-    counts = task.label_counts(labelled.targets)
+    counts = task.targets.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
     outside = 0 if rejects else len(labelled.outside)
     left_out = len(table) - len(labelled.rows) - len(labelled.outside)
     # Of several labels: rows that may not have been labelled.
     none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
     notes = (
-        note_renamed(table, task.prediction_columns()),
+        note_renamed(table, task.answers.columns()),
         f"no row has the label {list_some(missing)}" if missing else None,
         f"the model was trained on all {trained} of these texts, so the scores are too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,

@@ -54,20 +54,20 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.json:
         content = {
             "label": label,
-            "probabilities" if task.has_labels else "scores": dict(
+            "probabilities" if task.answers.has_labels else "scores": dict(
                 zip(task.labels, probabilities.tolist(), strict=True)
             ),
             "words": [{"word": word.word, "score": word.score} for word in words],
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
-    if task.has_labels:
+    if task.answers.has_labels:
         ranked = sorted(zip(probabilities.tolist(), task.labels, strict=True), reverse=True)[:_TOP]
         for probability, name in ranked:
             print(escape_controls(f"{probability:.3f}  {name}"))
     else:
         print(f"{probabilities[0]:.3f}")
-    what = f"logit of {label!r}" if task.has_labels else "score"
+    what = f"logit of {label!r}" if task.answers.has_labels else "score"
     print(escape_controls(f"\nwords that raise (+) or lower (-) the {what}:"))
     for word in sorted(words, key=lambda word: -abs(word.score))[:_TOP]:
         print(escape_controls(f"{word.score:+7.3f}  {word.word}"))

@@ -150,12 +150,12 @@ def _predict_text(options: argparse.Namespace, launch: Launch) -> int:
     if note is not None and not options.quiet:
         print(f"note: {note}", file=sys.stderr)
     task = predictor.task
-    answer = next(task.prediction_fields(probabilities, ".3f"))[0]
+    answer = next(task.answers.fields(probabilities, ".3f"))[0]
     if in_scope is not None:
         (answer,) = predictor.answers(probabilities, in_scope)
         answer += f" (in scope {in_scope[0]:.3f})"
     print(escape_controls(answer))
-    if task.has_labels:
+    if task.answers.has_labels:
         count = _TOP if options.top_k is None else flags.count(options.top_k, "--top-k")
         for number in (-probabilities[0]).argsort(kind="stable")[:count]:
             print(escape_controls(f"  {probabilities[0, number]:.3f}  {task.labels[number]}"))
@@ -258,7 +258,8 @@ def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]
         coverage = flags.probability(options.coverage, "--coverage")
         limit, rows = find_set_limit(options.model, task, coverage)
         found.append(
-            f"{', '.join(task.set_columns)}: right for {coverage:g} of rows like the {rows} held-out ones of the run"
+            f"{', '.join(task.answers.set_columns)}: right for {coverage:g} of rows like the {rows} held-out ones of "
+            "the run"
         )
     columns = PredictionColumns(
         task,

@@ -64,7 +64,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     ) as predictor:
         table = rename_alike(table, predictor.label_columns)
         suggestions = suggest(predictor, table, texts, count)
-        notes = describe_doubts(predictor, table, texts, predictor.task.prediction_columns())
+        notes = describe_doubts(predictor, table, texts, predictor.task.answers.columns())
         with predictor.world.sync_errors():
             if predictor.world.is_main:
                 write_suggestions(Path(options.out), predictor, table, suggestions)
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
 def _unfilled(predictor: Predictor) -> str:
     """What to do with rows that stay without a label: of several labels, an empty cell means none of them."""
-    return "delete the rows that you do not label, " if predictor.task.has_thresholds else ""
+    return "delete the rows that you do not label, " if predictor.task.answers.thresholds is not None else ""
 
 
 def _tables(predictor: Predictor, out: str) -> str:
@@ -93,7 +93,7 @@ def _tables(predictor: Predictor, out: str) -> str:
     from classify.files import read_json
 
     words, model = ["--data", "former.csv", "--data", out], predictor.folder
-    words += [] if predictor.task.has_thresholds else ["--drop-unlabelled"]
+    words += [] if predictor.task.answers.thresholds is not None else ["--drop-unlabelled"]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         words[1] = read_json(Path(model) / "run.json")["data"]["path"]
     return shlex.join([*words, *(["--split-like", model] if (Path(model) / FILE).exists() else [])])

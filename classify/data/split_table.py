@@ -11,7 +11,7 @@ import numpy.typing as npt
 from classify.data import split_record
 from classify.data.reading import InputTables
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
-from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets
+from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets, mark_outside
 from classify.data.times import read_times
 from classify.errors import SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
@@ -109,7 +109,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     )  # fmt: skip
     notable = _notable(tables, splits, scored, unlabelled, assigned.notes)
     found = [finding for source in tables.every for finding in source.findings]
-    return replace(splits, findings=(*columns.findings, *found, *encoder.findings(), *splits.findings, *notable))
+    return replace(splits, findings=(*columns.findings, *found, *encoder.findings, *splits.findings, *notable))
 
 
 def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
@@ -288,7 +288,7 @@ def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Sp
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
         if table is not None:
             column = tables.columns.label
-            rows = np.flatnonzero(~encoder.labelled(table, column) & ~encoder.outside(table, column))
+            rows = np.flatnonzero(~encoder.labelled(table, column) & ~mark_outside(table, column, encoder.classes))
             if len(rows):
                 splits[f"unlabelled{name}.csv"] = _without_targets(table, rows)
     return splits
@@ -299,7 +299,9 @@ def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tupl
 
     The rows to score are those of the test table or the test split of a column, else every second one by seed.
     """
-    found = [(source, np.flatnonzero(encoder.outside(source, tables.columns.label))) for source in tables.every]
+    found = [
+        (source, np.flatnonzero(mark_outside(source, tables.columns.label, encoder.classes))) for source in tables.every
+    ]
     fitted = [_without_targets(source, rows) for source, rows in found if source is not tables.test]
     rows = fitted[0].rows
     if tables.test is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.findings import Finding
+from classify.tables.labels import ClassNames
 from classify.tables.roles import Columns
 from classify.tables.table import Table
 
@@ -110,29 +111,21 @@ class Splits:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True, eq=False)
 class LabelEncoder(ABC):
-    """Encode labels as targets; each task in `classify.tasks` does."""
+    """Encode labels as targets; each task in `classify.tasks` does.
+
+    `labels` are the names of the model's outputs, `classes` the class of each label that is written in a table.
+    `findings` say how a run's labels were understood, and what may be wrong with them.
+    """
 
     labels: list[str]
+    classes: ClassNames = field(default_factory=ClassNames)
+    findings: tuple[Finding, ...] = ()
 
     @abstractmethod
-    def findings(self) -> list[Finding]:
-        """Describe how the labels were understood, and note what may be wrong with them."""
-
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """(rows,) whether each row of a table has a label."""
-        if not table.has_column(column):
-            return np.zeros(len(table), dtype=bool)
-        values, numbers = table.dictionary_encode(column)
-        return np.array(self.are_labels(values), dtype=bool)[numbers]
-
-    @abstractmethod
-    def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        """Whether each of the distinct cells of a column is a label."""
-
-    def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        """(rows,) whether each row of a table has the label for none of the classes."""
-        return np.zeros(len(table), dtype=bool)
+        """(rows,) whether each row of a table has a label; none has one where the column is missing."""
 
     @abstractmethod
     def encode(self, table: Table, column: str, known_from: str) -> Targets:
@@ -140,6 +133,10 @@ class LabelEncoder(ABC):
 
         Raises InputError naming labels that `known_from` does not have.
         """
+
+    @abstractmethod
+    def decode(self, targets: Targets) -> list[Any]:
+        """Targets or predictions as labels, lists of labels, or numbers."""
 
     @abstractmethod
     def stratify_by(self, targets: Targets) -> Rows:
@@ -154,9 +151,20 @@ class LabelEncoder(ABC):
         """(rows,) whether each row has that label."""
 
     @abstractmethod
-    def format_target(self, target: Any) -> str:
-        """A row's target as text."""
-
-    @abstractmethod
     def summary(self, targets: Targets) -> str:
         """Describe the targets of a table in a line."""
+
+
+def mark_rows(table: Table, column: str, holds: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+    """(rows,) whether each row's cell in a column holds something; each distinct cell is asked about once."""
+    if not table.has_column(column):
+        return np.zeros(len(table), dtype=bool)
+    values, numbers = table.dictionary_encode(column)
+    return np.array(list(map(holds, values)), dtype=bool)[numbers]
+
+
+def mark_outside(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.bool_]:
+    """(rows,) whether each row of a table has the label for none of the classes (--out-of-scope-label)."""
+    if classes.outside is None:
+        return np.zeros(len(table), dtype=bool)
+    return mark_rows(table, column, classes.is_outside)

@@ -81,19 +81,20 @@ class Check:
     @classmethod
     def compare(cls, task: Task, sample: Sample, logits: npt.NDArray[np.float32]) -> Check:
         """Compare the `logits` of an exported model with those of the run."""
-        old, new = (task.probabilities(values) for values in (sample.logits, logits))
-        scale = 1.0 if task.has_labels else float(old[sample.rows].std()) or 1.0
-        before, after = task.decide(old), task.decide(new)
+        old, new = (task.answers.probabilities(values) for values in (sample.logits, logits))
+        scale = 1.0 if task.answers.has_labels else float(old[sample.rows].std()) or 1.0
+        before, after = task.answers.decide(old), task.answers.decide(new)
         changed = np.asarray(before != after)
-        right = [task.row_scores(values[sample.rows], sample.targets) for values in (before, after)]
-        losses = [_row_losses(task, values[sample.rows], sample.targets) for values in (sample.logits, logits)]
-        scores = [task.score(values[sample.rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
+        judge, rows = task.scores, sample.rows
+        right = [judge.row_scores(values[rows], sample.targets) for values in (before, after)]
+        losses = [_row_losses(task, values[rows], sample.targets) for values in (sample.logits, logits)]
+        scores = [judge.score(values[rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
         return cls(
             texts=len(old),
             largest_difference=float(np.abs(old - new).max()) / scale,
             changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
-            change={name: _describe_change(*values) for name, values in ((task.row_metric, right), ("loss", losses))},
-            scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (task.primary, "loss")},
+            change={name: _describe_change(*values) for name, values in ((judge.row_metric, right), ("loss", losses))},
+            scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (judge.primary, "loss")},
         )
 
     def describe(self) -> str:
@@ -112,7 +113,7 @@ def _row_losses(task: Task, logits: npt.NDArray[np.float32], targets: npt.NDArra
     """The loss of each row (rows,), without smoothing or weights."""
     import torch
 
-    loss = task.loss(TrainingConfig(), targets)
+    loss = task.head.loss(TrainingConfig(), targets)
     pairs = zip(torch.from_numpy(logits).split(1), torch.from_numpy(targets).split(1), strict=True)
     return np.array([float(loss.loss_sum(*pair)) for pair in pairs])
 

@@ -47,7 +47,7 @@ class ONNX(Target):
         """Refuse probabilities, or scores, that differ by more than rounding."""
         if check.largest_difference <= _TOLERANCE:
             return None
-        what = "probabilities differ by" if task.has_labels else "of their standard deviation, scores differ by"
+        what = "probabilities differ by" if task.answers.has_labels else "of their standard deviation, scores differ by"
         return f"{what} {check.largest_difference:.1e}; expected at most {_TOLERANCE:.0e}"
 
 

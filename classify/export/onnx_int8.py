@@ -57,13 +57,13 @@ class ONNXInt8(Target):
 
     def find_fault(self, check: Check, task: Task) -> str | None:
         """Refuse a model whose metric falls by more than two points, and by more than chance row by row."""
-        before, after = check.scores[task.primary]
-        _, low, high = check.change[task.row_metric]
+        before, after = check.scores[task.scores.primary]
+        _, low, high = check.change[task.scores.row_metric]
         if before - after <= _TOLERANCE or high >= 0:
             return None
         return (
-            f"{task.primary} falls by {before - after:.3f} ({task.row_metric} of the rows by {-high:.3f} to "
-            f"{-low:.3f}); use --to onnx"
+            f"{task.scores.primary} falls by {before - after:.3f} ({task.scores.row_metric} of the rows by "
+            f"{-high:.3f} to {-low:.3f}); use --to onnx"
         )
 
 

@@ -42,27 +42,27 @@ class PredictionColumns:
     tally: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __post_init__(self) -> None:
-        if self.top_k is not None and not self.task.has_labels:
+        if self.top_k is not None and not self.task.answers.has_labels:
             raise InputError("--top-k: the model predicts scores; leave the flag out.")
         if self.top_k is not None and self.top_k > len(self.task.labels):
             raise InputError(
                 f"--top-k must be at most {len(self.task.labels)}, the number of labels. Got {self.top_k} instead."
             )
-        if self.min_confidence is not None and not self.task.has_confidence:
+        if self.min_confidence is not None and not self.task.answers.has_confidence:
             raise InputError("--min-confidence: predictions of this model have no single confidence; drop the flag.")
 
     @property
     def names(self) -> list[str]:
         places = range(1, (self.top_k or 0) + 1)
         ranked = [name for place in places for name in (f"label_{place}", f"prob_{place}")]
-        sets = self.task.set_columns if self.set_limit is not None else ()
+        sets = self.task.answers.set_columns if self.set_limit is not None else ()
         label, *others = self._kept
         return [label, *([ACCEPTED] if self.min_confidence is not None else []), *others, *ranked, *sets]
 
     @property
     def _kept(self) -> list[str]:
         """The columns of the task; with `top_k` without those of the labels, which are the last."""
-        names = self.task.prediction_columns()
+        names = self.task.answers.columns()
         names = names if self.scope is None else self.scope.names(names)
         return names if self.top_k is None else names[: -len(self.task.labels)]
 
@@ -74,8 +74,8 @@ class PredictionColumns:
         Nor is one that is out of scope: no held-out row has shown how often that answer is right.
         """
         logits = outputs if self.scope is None else outputs[:, :-1]
-        probabilities = self.task.probabilities(logits)
-        all_fields = self.task.prediction_fields(probabilities, self.digits)
+        probabilities = self.task.answers.probabilities(logits)
+        all_fields = self.task.answers.fields(probabilities, self.digits)
         confidence = probabilities.max(axis=1)
         if self.scope is not None:
             in_scope = outputs[:, -1]
@@ -91,7 +91,7 @@ class PredictionColumns:
             best = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.top_k]
         sets: Iterator[list[str]] = itertools.repeat([], len(probabilities))
         if self.set_limit is not None:
-            sets = self.task.set_fields(probabilities, self.set_limit, self.digits)
+            sets = self.task.answers.set_fields(probabilities, self.set_limit, self.digits)
         self.tally["accepted"] += int(accepted.sum())
         self.tally["expected right"] += float(confidence[accepted].sum())  # type: ignore[assignment]
         self.tally["rejected"] += int((~holds).sum())

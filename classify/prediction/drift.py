@@ -200,9 +200,9 @@ def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.
     }
     if logits is None:
         return Properties(texts, numbers, [])
-    probabilities = task.probabilities(logits)
-    if not task.has_labels:
+    probabilities = task.answers.probabilities(logits)
+    if not task.answers.has_labels:
         return Properties(texts, {**numbers, "predicted score (median)": probabilities[:, 0]}, [])
-    numbers["certainty (median)"] = task.certainty(probabilities)
-    labels = task.values(task.decide(probabilities)) if task.has_confidence else []
+    numbers["certainty (median)"] = task.answers.certainty(probabilities)
+    labels = task.targets.decode(task.answers.decide(probabilities)) if task.answers.has_confidence else []
     return Properties(texts, numbers, labels)

@@ -43,7 +43,7 @@ def evaluate(
     logits, texts = predictor.split_outputs(inside)[0], table.text_hashes(labelled.texts.whole)[labelled.rows]
 
     def score(rows: npt.NDArray[np.bool_]) -> Scores:
-        return task.score(logits[rows], targets[rows], _SEED, sampling=Sampling(texts[rows]))
+        return task.scores.score(logits[rows], targets[rows], _SEED, sampling=Sampling(texts[rows]))
 
     scores = score(np.ones(len(targets), dtype=bool))
     unseen = score(~trained) if trained.any() and not trained.all() else None
@@ -65,10 +65,10 @@ def _write(
 ) -> None:
     table, task, targets, scope = labelled.table, labelled.task, labelled.targets, predictor.scope
     logits, in_scope = predictor.split_outputs(inside)
-    probabilities = task.probabilities(logits)
+    probabilities = task.answers.probabilities(logits)
     columns = PredictionColumns(task, scope=scope)
     hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
-    unseen_majority = {} if unseen is None else {"unseen": task.majority(targets, targets[~trained]).metrics}
+    unseen_majority = {} if unseen is None else {"unseen": task.scores.majority(targets, targets[~trained]).metrics}
     metrics: dict[str, Any] = {
         "task": task.name,
         "model": os.path.abspath(predictor.folder),
@@ -77,13 +77,13 @@ def _write(
         "label_column": labelled.column,
         "eval": None,
         "test": {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})},
-        "probabilities": task.probability_scores(logits, targets, _SEED),
+        "probabilities": task.scores.probability_scores(logits, targets, _SEED),
         "calibration": None,
         "baseline": None,
-        "majority": {**task.majority(targets, targets).as_json(), **unseen_majority},
+        "majority": {**task.scores.majority(targets, targets).as_json(), **unseen_majority},
     }
     if scope is not None and in_scope is not None:
-        right = task.decide(probabilities) == targets
+        right = task.answers.decide(probabilities) == targets
         metrics[COLUMN] = scope.describe(in_scope, right, outside[:, -1])
     data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
     record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
@@ -96,6 +96,6 @@ def _write(
             files[OUTSIDE_FILE] = labelled.outside, outside
         for name, (rows, outputs) in files.items():
             write_predictions(made / name, table, rows, columns.names, columns.cells(outputs))
-        ScoredRows(hashes, targets, logits, task.decide(probabilities), None, trained).write(made)
+        ScoredRows(hashes, targets, logits, task.answers.decide(probabilities), None, trained).write(made)
         write_json(made / "metrics.json", metrics)
         write_json(made / "run.json", {**record, "versions": versions(), "status": "finished"})

@@ -59,11 +59,11 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
 
 def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
     """The output to explain of each of the worst rows: the predicted class, else the one furthest off."""
-    probabilities = task.probabilities(rows.logits)
-    if task.has_confidence:
+    probabilities = task.answers.probabilities(rows.logits)
+    if task.answers.has_confidence:
         selected = confident_errors(probabilities, rows.targets, TEXTS)
         return dict(zip(selected.tolist(), probabilities[selected].argmax(axis=1).tolist(), strict=True))
-    selected = worst_rows(task.row_scores(task.decide(probabilities), rows.targets), TEXTS)
+    selected = worst_rows(task.scores.row_scores(task.answers.decide(probabilities), rows.targets), TEXTS)
     errors = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[selected]
     return dict(zip(selected.tolist(), errors.argmax(axis=1).tolist(), strict=True))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.splits import mark_outside
 from classify.errors import InputError, list_some
 from classify.modeling.result_folder import read_settings
 from classify.prediction.inputs import read_texts
@@ -51,12 +52,13 @@ def read_labelled(
     table, texts = read_texts(data, settings, text_column, pair_column, options)
     task = trained_task(model)
     table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
-    task = task.for_table(table, column)
-    rows = np.flatnonzero(task.labelled(table, column))
+    task = replace(task, targets=task.targets.for_table(table, column))
+    rows = np.flatnonzero(task.targets.labelled(table, column))
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
-    targets = task.encode(table, column, f"the training data of {model}")[rows]
-    return LabelledTable(table, texts, task, rows, targets, np.flatnonzero(task.outside(table, column)), column)
+    targets = task.targets.encode(table, column, f"the training data of {model}")[rows]
+    outside = np.flatnonzero(mark_outside(table, column, task.targets.classes))
+    return LabelledTable(table, texts, task, rows, targets, outside, column)
 
 
 def _find_label_column(

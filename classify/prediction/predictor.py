@@ -80,11 +80,11 @@ class Predictor(ABC):
         if not first:
             return np.zeros((0, len(self.labels))), None if self.scope is None else np.zeros(0, dtype=np.float32)
         logits, in_scope = self.split_outputs(self.compute_outputs(self.tokenize(first, second)))
-        return self.task.probabilities(logits), in_scope
+        return self.task.answers.probabilities(logits), in_scope
 
     def answers(self, probabilities: npt.NDArray[np.float64], in_scope: npt.NDArray[np.float32] | None) -> list[Any]:
         """What `predict` found as labels, lists or numbers; below the threshold the label of the scope."""
-        values = self.task.values(self.task.decide(probabilities))
+        values = self.task.targets.decode(self.task.answers.decide(probabilities))
         if self.scope is None or in_scope is None:
             return values
         pairs = zip(values, in_scope.tolist(), strict=True)

@@ -54,7 +54,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     Raises InputError where there is nothing to choose: no unlabelled row, or a model of scores, which do not say how
     certain they are.
     """
-    if not predictor.task.has_labels:
+    if not predictor.task.answers.has_labels:
         raise InputError("classify suggest: the model predicts scores, which do not say how certain they are.")
     candidates, left_out = _find_candidates(predictor, table, texts)
     same = {"data": " ".join(map(table.digest, texts.inputs)), "rows to label": candidates.tobytes().hex()}
@@ -64,8 +64,8 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
     outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, candidates)])
     logits, in_scope = predictor.split_outputs(outputs)
-    probabilities = predictor.task.probabilities(logits)
-    order = np.argsort(predictor.task.certainty(probabilities), kind="stable")
+    probabilities = predictor.task.answers.probabilities(logits)
+    order = np.argsort(predictor.task.answers.certainty(probabilities), kind="stable")
     if predictor.scope is not None and in_scope is not None:
         is_inside = in_scope[order] >= predictor.scope.threshold
         if not is_inside.all():
@@ -82,7 +82,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
     for name in filter(table.has_column, predictor.label_columns):
         has_label = ~table.is_blank(name)
         if len(predictor.label_columns) == 1:  # NA and the like are no label
-            has_label &= task.for_table(table, name).labelled(table, name)
+            has_label &= task.targets.for_table(table, name).labelled(table, name)
         labelled |= has_label
     repeated = np.ones(len(table), dtype=bool)
     repeated[group_duplicates(hashes)[0]] = False
@@ -140,12 +140,12 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
     """
     task, order = predictor.task, np.argsort(suggestions.rows)
     missing = [name for name in predictor.label_columns if not table.has_column(name)]
-    predicted = task.prediction_columns()[: -len(task.labels)]
+    predicted = task.answers.columns()[: -len(task.labels)]
     # The rows in the order in which they are to be labelled, the most useful first.
     columns = {name: np.array(table.take(name, suggestions.rows[order]), dtype=object) for name in table.columns}
     place = np.argsort(order)
     arrow = pyarrow.table({name: to_arrow(cells[place].tolist()) for name, cells in columns.items()})
     chosen = replace(table, arrow=arrow, original=None, derived=frozenset())
-    fields = task.prediction_fields(suggestions.probabilities, EXACT)
+    fields = task.answers.fields(suggestions.probabilities, EXACT)
     cells = ([*([""] * len(missing)), *field[: len(predicted)]] for field in fields)
     write_predictions(path, chosen, np.arange(len(place)), [*missing, *predicted], cells, for_excel=True)

@@ -17,12 +17,12 @@ from classify.tasks.base import Task
 
 def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
     """The confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
-    if not task.has_confidence:
+    if not task.answers.has_confidence:
         raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
     rows = _read_rows(folder, "--min-precision")
-    probabilities = task.probabilities(rows.logits)
+    probabilities = task.answers.probabilities(rows.logits)
     confidence = probabilities.max(axis=1)
-    right = (task.decide(probabilities) == rows.targets).astype(np.float64)
+    right = (task.answers.decide(probabilities) == rows.targets).astype(np.float64)
     threshold = find_threshold(confidence, right, precision)
     if threshold is None:
         candidates = (find_threshold(confidence, right, least / 100) for least in range(99, 0, -1))
@@ -43,10 +43,10 @@ def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int
 
     Raises InputError where the task has no sets, or there are too few rows.
     """
-    if not task.set_columns:
+    if not task.answers.set_columns:
         raise InputError("--coverage: the model predicts several labels a row, which are a set already; drop the flag.")
     rows = _read_rows(folder, "--coverage")
-    limit = find_limit(task.misfit(task.probabilities(rows.logits), rows.targets), coverage)
+    limit = find_limit(task.answers.misfit(task.answers.probabilities(rows.logits), rows.targets), coverage)
     if limit is None:
         count = len(rows.targets)
         most = math.floor(1e4 * count / (count + 1)) / 1e4

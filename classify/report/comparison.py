@@ -117,7 +117,7 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     folders, task = [result.folder for result in results], results[0].task
     labels = list(dict.fromkeys(label for result in results for label in result.task.labels))
     for folder, result in zip(folders, results, strict=True):
-        if result.task.name != task.name or not (task.has_labels or result.task.labels == task.labels):
+        if result.task.name != task.name or not (task.answers.has_labels or result.task.labels == task.labels):
             raise InputError(f"{folder}: it has another task than {folders[0]}; expected runs of the same task.")
         if set(result.task.labels).isdisjoint(task.labels):
             raise InputError(
@@ -128,8 +128,6 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         for folder, result in zip(folders, results, strict=True)
         if (missing := [label for label in labels if label not in result.task.labels])
     }
-    if unknown:  # predictions and targets by the numbers of all labels
-        task = type(task)(labels)
     indices = [_index_by_text(result) for result in results]
     shared = [key for key in indices[0] if all(key in index for index in indices)]
     if not shared:
@@ -138,7 +136,8 @@ def compare_results(results: Sequence[Result]) -> Comparison:
         )
     rows = np.array([[index[key] for key in shared] for index in indices])
     targets = [
-        result.task.renumber(result.rows.targets[places], labels) for result, places in zip(results, rows, strict=True)
+        result.task.scores.renumber(result.rows.targets[places], labels)
+        for result, places in zip(results, rows, strict=True)
     ]
     same = np.ones(len(shared), dtype=bool)
     for further in targets[1:]:
@@ -151,13 +150,13 @@ def compare_results(results: Sequence[Result]) -> Comparison:
     runs: list[ComparedRun] = []
     reference: npt.NDArray[np.float64] | None = None
     for folder, result, places in zip(folders, results, rows, strict=True):
-        predicted, targets_here = result.task.renumber(result.predicted[places[same]], labels), targets[0][same]
-        scores = task.row_scores(predicted, targets_here)
+        predicted, targets_here = result.task.scores.renumber(result.predicted[places[same]], labels), targets[0][same]
+        scores = task.scores.row_scores(predicted, targets_here)
         paired = None if reference is None else sign_test(scores, reference)
         gain = 0.0 if reference is None else float((scores - reference).mean())
         reference = scores if reference is None else reference
         trained = result.trained_rows
-        runs.append(ComparedRun(str(folder), task.metrics(predicted, targets_here), paired, gain, trained))
+        runs.append(ComparedRun(str(folder), task.scores.metrics(predicted, targets_here), paired, gain, trained))
     tested = [run.paired for run in runs if run.paired is not None]
     corrected = iter(holm(np.array([paired.p for paired in tested])).tolist())
     runs = [run if run.paired is None else replace(run, paired=replace(run.paired, p=next(corrected))) for run in runs]

@@ -28,7 +28,9 @@ def write_report(folder: Path) -> Path:
 
 def render(result: Result) -> str:
     """The page of a result."""
-    parts = [(section, section.context(result)) for section in (SECTIONS[name] for name in result.task.sections)]
+    parts = [
+        (section, section.context(result)) for section in (SECTIONS[name] for name in result.task.answers.sections)
+    ]
     return _render(
         "page.html",
         name=result.folder.name,

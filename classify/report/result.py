@@ -113,7 +113,7 @@ class Result:
     def other_columns(self) -> dict[str, list[str]]:
         texts = trained_texts(self.metrics.get("texts", self.settings)).named
         labels = (*self.settings.get("label_columns", ()), self.metrics.get("label_column"))
-        used = {*texts, *labels, *self.task.prediction_columns(), FOLD_COLUMN, COLUMN}
+        used = {*texts, *labels, *self.task.answers.columns(), FOLD_COLUMN, COLUMN}
         return {name: self.table.column(name) for name in self.table.columns if name not in used}
 
     @functools.cached_property
@@ -190,11 +190,11 @@ class Result:
     @functools.cached_property
     def probabilities(self) -> npt.NDArray[np.float64]:
         """(rows, outputs) the calibrated probabilities, or (rows, 1) scores."""
-        return self.task.probabilities(self.rows.logits)
+        return self.task.answers.probabilities(self.rows.logits)
 
     @functools.cached_property
     def predicted(self) -> npt.NDArray[Any]:
-        return self.task.decide(self.probabilities) if self.rows.predicted is None else self.rows.predicted
+        return self.task.answers.decide(self.probabilities) if self.rows.predicted is None else self.rows.predicted
 
 
 def _read_log(path: Path) -> tuple[Mapping[str, Any], ...]:

@@ -29,6 +29,7 @@ from classify.report import charts
 from classify.report.result import Result
 from classify.report.verdict import find_steps
 from classify.tables.roles import find_id_column
+from classify.tasks.base import format_value
 from classify.training.table_report import describe_spread
 
 # Classes up to which there is a confusion matrix.
@@ -287,13 +288,17 @@ def suspects(result: Result) -> Mapping[str, Any] | None:
 @_section("Largest errors")
 def worst_rows(result: Result) -> Mapping[str, Any] | None:
     """Show the rows whose prediction is furthest from the target."""
-    scores = result.task.row_scores(result.predicted, result.rows.targets)
+    scores = result.task.scores.row_scores(result.predicted, result.rows.targets)
     explained = result.explanations
     rows = [
         {**_describe_row(result, row), **explained.get(row, _UNEXPLAINED)}
         for row in scored_rows.worst_rows(scores, _LISTED).tolist()
     ]
-    found = {"explained": bool(explained), "has_labels": result.task.has_labels, "id": find_id_column(result.table)}
+    found = {
+        "explained": bool(explained),
+        "has_labels": result.task.answers.has_labels,
+        "id": find_id_column(result.table),
+    }
     return {"rows": rows, **found} if rows else None
 
 
@@ -335,12 +340,12 @@ def data(result: Result) -> Mapping[str, Any] | None:
 @_section("Weak groups")
 def slices(result: Result) -> Mapping[str, Any] | None:
     """Show the groups of rows on which the model is worse than on the others, by more than chance."""
-    scores = result.task.row_scores(result.predicted, result.rows.targets)
+    scores = result.task.scores.row_scores(result.predicted, result.rows.targets)
     languages = [share for code, share in result.settings.get("languages", {}).items() if code != UNKNOWN]
     several = sum(share >= _SHARE for share in languages) > 1
     found = list_slices(result.texts, result.other_columns, several_languages=several)
     weak, tested = find_weak(found, scores, result.independent)
-    metric = result.task.row_metric
+    metric = result.task.scores.row_metric
     if metric in ERRORS:  # scores are larger for better rows
         weak = [replace(one, score=-one.score, rest=-one.rest, interval=_negate(one.interval)) for one in weak]
     return {"weak": weak, "tested": tested, "metric": metric, "name": display_name(metric)} if tested else None
@@ -408,13 +413,15 @@ def _bins(confidence: Any, right: Any) -> tuple[Any, Any]:
 
 def _describe_row(result: Result, row: int) -> dict[str, Any]:
     """A row's text, target and prediction in words."""
-    text, words = result.texts[row], result.task.format_target
+    label, predicted = (
+        result.task.targets.decode(values[[row]])[0] for values in (result.rows.targets, result.predicted)
+    )
     column = find_id_column(result.table)
     return {
         "id": result.table.column(column)[row] if column else "",
-        "text": _shorten(text),
-        "label": words(result.rows.targets[row]),
-        "predicted": words(result.predicted[row]),
+        "text": _shorten(result.texts[row]),
+        "label": format_value(label),
+        "predicted": format_value(predicted),
     }
 
 

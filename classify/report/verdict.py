@@ -50,8 +50,8 @@ def sentences(result: Result) -> list[str]:
 
 
 def _purpose(result: Result) -> str:
-    labels, does = result.task.labels, result.task.describe()
-    if not result.task.has_labels:
+    labels, does = result.task.labels, result.task.answers.describe()
+    if not result.task.answers.has_labels:
         return f"The model {does}."
     more = f" and {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""
     return f"The model {does}: {', '.join(labels[:_LISTED])}{more}."
@@ -63,9 +63,9 @@ def _quality(result: Result) -> str:
             f"It accepts {_of_100(rejects['accepted'])} of 100 texts of its classes, and accepts and sorts right "
             f"{_of_100(rejects['accuracy'])} of 100 ({count(rejects['rows'], 'text')})."
         )
-    name = result.task.share or result.task.primary
+    name = result.task.scores.share or result.task.scores.primary
     value, interval = result.scores[name], result.scores.get(f"{name}_interval")
-    if result.task.share is None:
+    if result.task.scores.share is None:
         between = f" (95 % interval {show_range(name, interval)})" if interval else ""
         return f"It reaches {display_name(name)} {show(name, value)} on {result.scored}{between}."
     between = ""
@@ -83,10 +83,10 @@ def _of_100(share: float) -> str:
 
 def _guessing(result: Result) -> list[str]:
     """Compare with always giving the most frequent answer."""
-    majority, name = result.majority, result.task.share
+    majority, name = result.majority, result.task.scores.share
     if name:
         return [f"Always {majority['label']!r} would be right in {_of_100(majority[name])} of 100."]
-    name = result.task.primary
+    name = result.task.scores.primary
     is_better = (result.scores[name] > majority[name]) != (name in ERRORS)
     return [] if is_better else [
         f"Always answering {majority['label'] or 'no label'!r} reaches {display_name(name)} "
@@ -96,7 +96,7 @@ def _guessing(result: Result) -> list[str]:
 
 def usefulness(result: Result) -> list[str]:
     """What part of the texts needs no look, where predictions have a confidence."""
-    if not result.task.has_confidence:
+    if not result.task.answers.has_confidence:
         return []
     found = result.thresholds
     if not found:
@@ -124,12 +124,12 @@ def _find_best(result: Result) -> Threshold | None:
 def _comparison(result: Result) -> str:
     baseline = result.baseline
     if not result.is_training:
-        name, before = result.task.share or result.task.primary, result.training_scores
+        name, before = result.task.scores.share or result.task.scores.primary, result.training_scores
         value = show(name, before[name])
         return f"In its training run it had {display_name(name)} {value} on {count(before['rows'], 'row')}."
     if baseline is None:
         return "There is no TF-IDF baseline: the texts have no words to count."
-    name, paired = result.task.row_metric, baseline["paired"]
+    name, paired = result.task.scores.row_metric, baseline["paired"]
     gain = result.scores[name] - baseline[name]
     size = f"{100 * abs(gain):.1f} points" if is_share(name) else f"{abs(gain):.3f}"
     values = f"{display_name(name)} {show(name, result.scores[name])} against {show(name, baseline[name])}"
@@ -197,7 +197,7 @@ def find_steps(result: Result) -> list[Step]:
             flag = "--test-data" if result.is_training else "--data"
             evaluate = f"classify evaluate --model {folder} --data labelled.csv"
             steps.append(Step(f"score it on more rows ({wide}; {flag})", evaluate))
-    if curve is None and result.is_training and result.task.has_labels:
+    if curve is None and result.is_training and result.task.answers.has_labels:
         steps.append(Step("measure what more rows would bring", f"classify curve --model {folder}"))
     if not suspects and per_class and (result.predicted != result.rows.targets).any() and result.is_training:
         steps.append(Step("look for wrong labels by cross-validation", f"{again} --folds 5"))

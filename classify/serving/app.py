@@ -305,7 +305,7 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
     shares: Sequence[Any] = [None] * len(rows) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):
         by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
-        confidence, is_rejected = float(row.max()) if task.has_confidence else None, value not in task.labels
+        confidence, is_rejected = float(row.max()) if task.answers.has_confidence else None, value not in task.labels
         accepted = None if min_confidence is None or confidence is None else confidence >= min_confidence
         if share is not None and is_rejected:
             confidence, accepted = 1 - share, None if min_confidence is None else False
@@ -313,7 +313,7 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
             Prediction(
                 prediction=value,
                 confidence=confidence,
-                probabilities=by_label if task.has_labels else None,
+                probabilities=by_label if task.answers.has_labels else None,
                 accepted=accepted,
                 in_scope=share,
             )

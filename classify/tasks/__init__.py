@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         base as base,
         heads as heads,
         label_columns as label_columns,
-        label_texts as label_texts,
         multi_label as multi_label,
         registry as registry,
         regression as regression,

@@ -1,22 +1,30 @@
-"""The interface of a task: everything that depends on the kind of label."""
+"""A task: what the labels of a table mean, in four parts that know nothing of each other's insides.
+
+`Targets` say what the labels are, `Head` how the model's outputs are trained, `Scores` how good they are, and `Answers`
+what a person gets. Each part deals with the outputs of its own labels and no others: logits, weights and biases that
+it takes or returns are a slice of the output layer, so several tasks can stand side by side over one model.
+
+A task is one file: it composes the four in `make`, reads a run's tables in `from_tables` and a trained model's
+classify.json in `from_settings`; `tasks.registry` lists it. Tasks are made before the arguments are known to be good,
+so torch and scikit-learn are imported where they compute.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.reading import InputTables
 from classify.data.splits import LabelEncoder
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
-from classify.evaluation.label_noise import Suspects
-from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores
-from classify.evaluation.predictions_file import EXACT
+from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores as SplitScores
+from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.tables.table import Table
 from classify.tasks.heads import Weights, read_class_weights
 
@@ -53,173 +61,235 @@ class Loss(ABC):
         return float(total) / self.weight_sum(some)
 
 
-class Task(LabelEncoder):
-    """The meaning of a table's labels. `labels` are the names of the model's outputs, in order.
+@dataclass(frozen=True, eq=False)
+class Targets(LabelEncoder):
+    """What the labels are: the numbers that the cells of a label column become, and back.
 
-    Implementations import torch inside `loss` only: tasks are created before the arguments are validated. Metrics are
-    larger for better models, except those in `evaluation.metrics.ERRORS`.
+    `LabelEncoder` has the methods by which a table is split; this class adds those that need a model.
     """
 
-    name: ClassVar[str]
-    problem_type: ClassVar[str]  # of transformers, in config.json
-    probe: ClassVar[str]  # what `fit_head` fits
-    primary: ClassVar[str]  # the metric for comparing models, the baseline among them
-    selection: tuple[str, ...]  # the metrics that may select the best weights, first the default
-    has_labels: ClassVar[bool] = True  # its outputs are labels, not numbers
-    has_confidence: ClassVar[bool] = False  # a prediction is one label, whose probability is the confidence
-    has_scope: ClassVar[bool] = False  # texts may belong to none of its labels (see `evaluation.scope`)
-    has_thresholds: ClassVar[bool] = False  # `finalize` chooses thresholds by the scores of the rows it gets
-    share: ClassVar[str | None] = None  # the metric, if any, that is a proportion of rows
-    set_columns: ClassVar[tuple[str, ...]] = ()  # that `set_fields` fills; () where predictions have no sets
-    row_metric: ClassVar[str]  # the mean of `row_scores`, by which models are compared row by row
-    sections: ClassVar[tuple[str, ...]]  # of report.html in their order, by their names in `report.sections`
-
-    def __init__(self, labels: Sequence[str]):
-        self.labels = list(labels)
-        self._file_weights: dict[str, Weights] = {}
-
-    @classmethod
-    @abstractmethod
-    def of(cls, tables: InputTables) -> Self:
-        """Create the task for these tables. Raises InputError if their labels do not fit it."""
-
-    @classmethod
-    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """The task of a trained model, from its classify.json."""
-        return cls(labels)
-
     def for_table(self, table: Table, column: str) -> Self:
-        """The trained task as it reads the labels of a further table, which may be written differently."""
+        """Targets that read the labels of a further table, which may be spelled or separated differently.
+
+        `predict`, `evaluate` and `suggest` call it before they look for labels in a table of their own.
+        """
         return self
 
     @abstractmethod
-    def describe(self) -> str:
-        """What a model of the task does with a text, e.g. "assigns one of 8 classes to a text"."""
-
-    def with_thresholds(self, given: Mapping[str, float]) -> Self:
-        """The task with other thresholds of some labels. Raises InputError where it has none."""
-        if given:
-            raise InputError("--threshold: the model predicts no sets of labels; see --min-confidence.")
-        return self
-
     def settings(self) -> dict[str, Any]:
-        """What prediction needs to know, for classify.json."""
-        return {}
+        """Entries of classify.json, from which `from_settings` makes the targets of a trained model."""
 
-    def finalize(self, logits: Array, targets: Array) -> Self:
-        """A task that is ready to predict, from validation logits (rows, outputs) after `rescale`."""
-        return self
+    @abstractmethod
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """The similarity (n, n) of the labels of each two rows, 0 to 1.
 
-    def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
-        """Raise InputError for settings that this task does not support; `further` metrics are the caller's."""
-        name, known = config.metric_for_best_model, (*self.selection, *further)
-        if name is not None and name not in known:
-            raise InputError(
-                f"--metric-for-best-model must be one of {', '.join(known)} for this task (see the line "
-                f"task:). Got {name!r} instead."
-            )
+        The steps on pairs, before the first epoch, train the features of a text towards it.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Head(ABC):
+    """How the outputs are trained: the loss of the steps, and the output layer that they start from.
+
+    `problem_type` is that of transformers in config.json; `probe` says in messages what `fit` fits. The outputs of a
+    finished model are those of training times `scale` plus `center`.
+    """
+
+    problem_type: ClassVar[str]
+    probe: ClassVar[str]
+
+    labels: list[str]
+    center: float = 0.0
+    scale: float = 1.0
+    _read_weights: dict[str, Weights] = field(default_factory=dict, repr=False)
+
+    def check(self, config: TrainingConfig) -> None:
+        """Raise InputError for settings that the task cannot be trained with; called once the labels are known."""
         self.file_weights(config)
 
     def file_weights(self, config: TrainingConfig) -> Weights:
-        """The weights in the file of --class-weights, if any; read once, since it may change during a run."""
-        name = config.class_weights
-        if name not in self._file_weights:
-            self._file_weights[name] = read_class_weights(name, self.labels)
-        return self._file_weights[name]
+        """The weights in the file of --class-weights, or None; read once, since it may change during a run.
 
-    def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
-        """A training text with the name of each class; () where names are not words."""
-        return ()
+        Ranks compare them before the first step, and a checkpoint records them.
+        """
+        name = config.class_weights
+        if name not in self._read_weights:
+            self._read_weights[name] = read_class_weights(name, self.labels)
+        return self._read_weights[name]
+
+    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
+        """The weight of each output's label under --class-weights for these targets; None where all weigh 1."""
+        return self.file_weights(config)
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """The loss for training on these targets."""
-
-    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
-        """The weight of each output's label under --class-weights for these targets; None: all weigh 1."""
-        return None
+        """The loss for training on these targets; the trainer asks for it once, an export's check for each row's."""
 
     @abstractmethod
     def trained_penalty(self, *, is_final: bool) -> float:
-        """The regularization for features of an encoder that was trained on the same targets.
+        """The regularization of `fit` on features of an encoder that steps on pairs trained on the same targets.
 
-        `is_final`: no epochs follow. Cross-validation on such features would choose too little.
+        Cross-validation on such features would choose too little. `is_final`: no epochs follow.
         """
 
     @abstractmethod
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """The regularization that cross-validation chooses for an output layer on features (rows, width)."""
+        """The regularization that cross-validation chooses for an output layer on features (rows, width).
+
+        All folds of a probe share one penalty; otherwise their logits differ in scale.
+        """
 
     @abstractmethod
-    def fit_head(
+    def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
 
-        The default penalty is that of `choose_penalty`. `class_weights` are as `class_weights` returns them.
+        It is called before the epochs, and for each fold of a run without epochs. The default penalty is that of
+        `choose_penalty`. `class_weights` are as `class_weights` returns them.
         """
 
-    def standardize_head(self, head: torch.nn.Linear) -> None:
-        """Convert the output layer of an earlier run, in place, to the units of training; here they are the same."""
+    def standardize(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Convert an earlier run's `weight` (outputs, width) and `bias` (outputs,), in place, to the units of training.
+
+        The set-up of a run with --head keep calls it, without gradients.
+        """
+        weight /= self.scale
+        bias -= self.center
+        bias /= self.scale
+
+    @abstractmethod
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
+        """Scale and shift (outputs,) that a finished model's output layer takes over; None to leave it.
+
+        It is called when training ends. With `calibrate` they make the probabilities of these validation rows most
+        likely.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(ABC):
+    """What a person gets for a text: a prediction, the numbers beside it, and the sections of the report.
+
+    `thresholds` (outputs,) are the probabilities from which a label is predicted, where predictions are sets of labels;
+    else None. `has_labels`: outputs are labels, not numbers. `has_confidence`: a prediction is one label, whose
+    probability is the confidence; so a text may be out of scope, too. `set_columns` are the columns that `set_fields`
+    fills. `sections` of report.html stand in order, by their names in `report.sections`.
+    """
+
+    has_labels: ClassVar[bool] = True
+    has_confidence: ClassVar[bool] = False
+    set_columns: ClassVar[tuple[str, ...]] = ()
+    sections: ClassVar[tuple[str, ...]]
+
+    labels: list[str]
+    thresholds: npt.NDArray[np.float64] | None = None
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What the model does with a text, e.g. "assigns one of 8 classes to a text"; the report opens with it."""
 
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """The probability of each output from logits (rows, outputs)."""
+        """The probability of each output, or its number, from logits (rows, outputs)."""
 
     @abstractmethod
     def decide(self, probabilities: npt.NDArray[np.float64]) -> Array:
-        """The predictions in the form of `encode`."""
+        """The predictions in the form of the targets."""
 
-    def decide_out_of_fold(
-        self, probabilities: npt.NDArray[np.float64], targets: Array, folds: npt.NDArray[np.int64]
-    ) -> Array:
-        """The predictions of rows from the models of `folds` (rows,), each without a choice on its own fold."""
-        return self.decide(probabilities)
+    def fitted(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Self:
+        """The answers of a finished model, whose output layer has been rescaled.
+
+        What must be chosen on held-out rows is chosen on these; out of folds, each fold is decided by a choice on the
+        others.
+        """
+        return self
 
     @abstractmethod
-    def values(self, predicted: Array) -> list[Any]:
-        """Return predictions in the form of `encode` as labels, lists of labels, or numbers."""
+    def columns(self) -> list[str]:
+        """The names of the columns that predictions append to the table; one a label stand last."""
+
+    @abstractmethod
+    def fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
+        """Yield the cells of those columns, row by row, numbers in the format `digits`.
+
+        `predicted` are the predictions, by default those that `decide` makes.
+        """
+
+    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+        """How badly each row's target fits its prediction (rows,), lower is better.
+
+        `predict --coverage` chooses the limit of `set_fields` by it. Only with `set_columns`.
+        """
+        raise NotImplementedError
+
+    def set_fields(
+        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
+    ) -> Iterator[list[str]]:
+        """Yield the cells of `set_columns`, row by row: all answers whose `misfit` is at most `limit`."""
+        raise NotImplementedError
+
+    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """How certain each prediction is (rows,), for `suggest` and `compare`. Only where `has_labels`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(ABC):
+    """How good the `answers` are. Predictions and targets have the form of `Targets.encode`.
+
+    Metrics are larger for better models, except those in `evaluation.metrics.ERRORS`. `primary` compares models, the
+    baseline among them, `selection` may select the best weights, the first by default. `share` is the metric that is a
+    proportion of rows, or None. `row_metric` is the mean of `row_scores`.
+    """
+
+    primary: ClassVar[str]
+    share: ClassVar[str | None] = None
+    row_metric: ClassVar[str]
+
+    labels: list[str]
+    answers: Answers
+
+    @property
+    @abstractmethod
+    def selection(self) -> tuple[str, ...]: ...
 
     @abstractmethod
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Compute metrics of predictions in the form of `encode`, first the one for probe and baselines."""
+        """Metrics of predictions alone; the model, the baseline and the most frequent label all have them."""
 
     @abstractmethod
     def score(
         self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
-    ) -> Scores:
-        """Compute these metrics, loss and intervals of logits (rows, outputs); `seed` is for the intervals.
+    ) -> SplitScores:
+        """These metrics, the loss, intervals and scores of each label, of logits (rows, outputs).
 
-        `predicted` are the predictions, by default those that `decide` makes. `sampling` says which rows depend on
-        each other.
+        `predicted` are the predictions, by default those that the answers decide. `seed` is for the intervals,
+        `sampling` says which rows depend on each other.
         """
-
-    def renumber(self, values: Array, labels: Sequence[str]) -> Array:
-        """Return targets or predictions by the numbers of other `labels`, which include those of this task."""
-        assert list(labels) == self.labels
-        return values
 
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The score (rows,) of each prediction in the form of `encode`; larger is better."""
+        """The score (rows,) of each prediction, larger is better.
 
-    def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects | None:
-        """Find labels that are probably wrong, from out-of-fold probabilities; None where that is not defined."""
-        return None
-
-    @abstractmethod
-    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """The similarity (n, n) of the labels of each two rows, 0 to 1: the target of the contrastive loss."""
-
-    @abstractmethod
-    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Return scale and shift (outputs,) for the output layer of a finished model; None to leave it.
-
-        With `calibrate` they make the probabilities of these validation rows most likely.
+        Models are compared by it row by row; the report finds the worst rows and weak groups by it.
         """
 
+    def renumber(self, values: Array, labels: Sequence[str]) -> Array:
+        """Targets or predictions by the numbers of other `labels`, which include those of this model.
+
+        `compare` puts several models on the labels of all of them.
+        """
+        assert list(labels) == self.labels
+        return values
+
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any] | None:
-        """The scores of the probabilities of logits (rows, outputs), if any; `seed` is that of an interval."""
+        """Log loss, Brier score and calibration error of logits; None without probabilities.
+
+        They are computed before and after calibration, and by `evaluate`; `seed` is that of an interval.
+        """
         return None
 
     @abstractmethod
@@ -230,36 +300,66 @@ class Task(LabelEncoder):
     def linear_model(self, targets: Array, seed: int) -> LinearModel:
         """The baseline's model for these training targets."""
 
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The four parts of a task, by the name that classify.json, metrics.json and run.json have for it."""
+
+    name: str
+    targets: Targets
+    head: Head
+    scores: Scores
+    answers: Answers
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the task's outputs, in order."""
+        return self.targets.labels
+
+    def settings(self) -> dict[str, Any]:
+        """What prediction needs to know, for classify.json."""
+        if self.answers.thresholds is None:
+            return self.targets.settings()
+        thresholds = dict(zip(self.labels, self.answers.thresholds.tolist(), strict=True))
+        return {"thresholds": thresholds, **self.targets.settings()}
+
+    def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
+        """Raise InputError for settings that this task does not support; `further` metrics are the caller's."""
+        name, known = config.metric_for_best_model, (*self.scores.selection, *further)
+        if name is not None and name not in known:
+            raise InputError(
+                f"--metric-for-best-model must be one of {', '.join(known)} for this task (see the line "
+                f"task:). Got {name!r} instead."
+            )
+        self.head.check(config)
+
+    def with_answers(self, answers: Answers) -> Task:
+        """The task with other answers, which its scores judge."""
+        return replace(self, answers=answers, scores=replace(self.scores, answers=answers))
+
+    def with_thresholds(self, given: Mapping[str, float]) -> Task:
+        """The task with the thresholds of --threshold. Raises InputError for a label that it lacks, or without any."""
+        if not given:
+            return self
+        if self.answers.thresholds is None:
+            raise InputError("--threshold: the model predicts no sets of labels; see --min-confidence.")
+        if unknown := [label for label in given if label not in self.labels]:
+            listed = list_some(self.labels, show=repr)
+            raise InputError(f"--threshold {unknown[0]}: the model has no such label; it has: {listed}.")
+        own = zip(self.labels, self.answers.thresholds.tolist(), strict=True)
+        thresholds = np.array([given.get(label, threshold) for label, threshold in own])
+        return self.with_answers(replace(self.answers, thresholds=thresholds))
+
     def baseline(
         self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
     ) -> Baseline:
         """Fit and score a linear model on TF-IDF. Raises ValueError if the training texts have no words."""
-        model, stratify_by = self.linear_model(train_targets, seed), self.stratify_by(train_targets)
-        return fit_baseline(model, train_texts, train_targets, stratify_by, texts, targets, seed, self.metrics)
+        model, stratify_by = self.scores.linear_model(train_targets, seed), self.targets.stratify_by(train_targets)
+        return fit_baseline(model, train_texts, train_targets, stratify_by, texts, targets, seed, self.scores.metrics)
 
-    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
-        """How badly each row's target fits its prediction (rows,), lower is better. With `set_columns` only."""
-        raise NotImplementedError
 
-    def set_fields(
-        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
-    ) -> Iterator[list[str]]:
-        """Yield the cells of `set_columns`, row by row: all answers whose `misfit` is at most `limit`."""
-        raise NotImplementedError
-
-    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """How certain each prediction is (rows,), for `suggest`. Only where `has_labels`."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def prediction_columns(self) -> list[str]:
-        """The names of the columns that predictions append to the table."""
-
-    @abstractmethod
-    def prediction_fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
-        """Yield the cells of those columns, row by row, numbers in the format `digits`.
-
-        `predicted` are the predictions, by default those that `decide` makes.
-        """
+def format_value(value: str | list[str] | float) -> str:
+    """A decoded target or prediction as text, for reports."""
+    if isinstance(value, list):
+        return JOIN.join(value) or "no label"
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,10 +1,11 @@
-"""The labels of a run's tables: the names of the classes, and cells without a label."""
+"""The labels of a run's tables: the names of the classes, cells without a label, and names as texts."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +17,11 @@ from classify.tables.text_hashes import normalize_text
 
 # Contests publish test tables whose only label value is one of these; it means unlabelled.
 _WITHHELD = frozenset({"-1", ""})
+# Letters in a row that a name made of words has at least.
+_LETTERS = 3
+# Letters that an abbreviation in capitals has at most.
+_ABBREVIATION = 4
+_ENGLISH = "this is about {}"
 
 
 def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[str, int]]) -> ClassNames:
@@ -76,3 +82,28 @@ def check_empty_labels(tables: InputTables) -> None:
                 "rows; name another one with --label-column, or leave such rows out (--drop-unlabelled), or predict "
                 "them (--predict-unlabelled)."
             )
+
+
+def label_texts(labels: Sequence[str], *, is_english: bool) -> tuple[str, ...]:
+    """A training text for each label, in order; () where some label is a number, a code or an abbreviation.
+
+    With few rows, a row that says "this is about billing" is worth several of that class.
+    """
+    names = [_words(label) for label in labels]
+    if not all(map(_is_of_words, names)):
+        return ()
+    return tuple((_ENGLISH if is_english else "{}").format(name) for name in names)
+
+
+def _words(label: str) -> str:
+    """A label with spaces between its words: of snake_case, kebab-case and CamelCase, too."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", re.sub(r"[_\-]+", " ", label))
+    return " ".join(apart.split())
+
+
+def _is_of_words(name: str) -> bool:
+    if any(letter.isalpha() and letter > "\u2e80" for letter in name):  # a script whose words are a letter or two
+        return True
+    letters = re.findall(r"[^\W\d_]+", name)
+    longest = max(map(len, letters), default=0)
+    return longest >= _LETTERS and not (name.isupper() and longest <= _ABBREVIATION)

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,13 +15,21 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.errors import InputError, list_some
+from classify.data.splits import mark_rows
+from classify.errors import InputError
 from classify.evaluation import multi_label_metrics
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
-from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, binary_cross_entropy, sigmoid
+from classify.evaluation.metrics import (
+    INDEPENDENT,
+    Array,
+    Sampling,
+    Scores as SplitScores,
+    binary_cross_entropy,
+    sigmoid,
+)
 from classify.evaluation.predictions_file import EXACT, JOIN
-from classify.findings import Finding, decided, note
+from classify.findings import decided, note
 from classify.tables.decide import Question, QuestionError
 from classify.tables.labels import (
     BRACKETS,
@@ -39,7 +47,7 @@ from classify.tables.labels import (
     value_counts,
 )
 from classify.tables.table import Table
-from classify.tasks.base import Loss, Task
+from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task, format_value
 from classify.tasks.heads import (
     BALANCED,
     TRAINED_ENCODER_C,
@@ -55,6 +63,7 @@ from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 if TYPE_CHECKING:
     import torch
 
+NAME = "multi_label"
 # Target of a padding row, which the loss ignores.
 _NO_ROW = 255
 # Number of labels whose cross-validation chooses C for all.
@@ -65,151 +74,41 @@ _LEAST = 1e-6
 _MOST_WEIGHT = 100.0
 
 
-class MultiLabel(Task):
-    """Targets are 0 or 1 for each label, (rows, labels) uint8; the model has one output per label."""
+@dataclass(frozen=True, eq=False)
+class LabelSetTargets(Targets):
+    """0 or 1 for each label, (rows, labels) uint8.
 
-    name = "multi_label"
-    problem_type = "multi_label_classification"
-    probe = "one logistic regression per label"
-    primary = "macro_f1"
-    row_metric = "jaccard"
-    has_thresholds = True
-    sections = (
-        "next_steps", "scores", "per_class", "worst_rows", "slices", "curve", "usage",
-        "data", "course", "decisions",
-    )  # fmt: skip
-    selection = (
-        "average_precision",
-        "micro_f1",
-        "macro_f1",
-        "weighted_f1",
-        "jaccard",
-        "subset_accuracy",
-        "roc_auc",
-        "loss",
-    )
+    `separator` stands between the labels of a cell of the training table. `empty_is_labelled`: a row with an empty cell
+    has no label, which is known.
+    """
 
-    def __init__(
-        self,
-        labels: Sequence[str],
-        classes: ClassNames | None = None,
-        separator: str | None = JOIN,
-        thresholds: npt.NDArray[np.float64] | None = None,
-        *,
-        empty_is_labelled: bool = True,
-    ):
-        super().__init__(labels)
-        self._classes, self._separator = classes or ClassNames(), separator
-        self._empty_is_labelled = empty_is_labelled
-        self.thresholds = np.full(len(labels), multi_label_metrics.THRESHOLD) if thresholds is None else thresholds
-
-    @classmethod
-    def of(cls, tables: InputTables) -> Self:
-        """Create the task with the labels of the training and validation tables."""
-        column, config, path = tables.columns.label, tables.config, tables.train.path
-        joins_columns, separator = len(tables.columns.labels) > 1, BRACKETS
-        if not joins_columns:
-            separator = find_separator(tables, count_cells(tables)) or JOIN
-        classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
-        names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
-        if len(tables.train) < MIN_ROWS:
-            raise InputError(f"{path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead.")
-        if len(names) < 2:
-            raise InputError(
-                f"{path}: expected at least two labels in column {column!r}. Got {len(names)} instead; "
-                "name another column with --label-column."
-            )
-        if 2 * len(names) > len(tables.train):
-            raise InputError(
-                f"{path}: expected labels that occur in several rows in column {column!r}. Got {len(names)} different "
-                f"labels in {len(tables.train)} rows instead; name another column with --label-column"
-                f"{', or give --task single' if config.task == 'auto' else ''}."
-            )
-        empty_is_labelled = joins_columns or not (config.drop_unlabelled or config.predict_unlabelled)
-        if empty_is_labelled and not joins_columns and config.task == "auto":
-            for table in tables.every:
-                if table.has_column(column):
-                    _refuse_mostly_empty(table, column)
-        labels = sorted(names, key=label_sort_key)
-        return cls(labels, classes, separator, empty_is_labelled=empty_is_labelled)
-
-    @classmethod
-    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """The task with the thresholds of a trained model. Raises InputError if they are of other labels."""
-        stored = settings.get("thresholds", {})
-        if unknown := sorted(set(stored) - set(labels)):
-            raise InputError(
-                f"classify.json: expected thresholds of the model's labels. Got one of {unknown[0]!r} instead; restore "
-                "the file of the training run."
-            )
-        thresholds = np.array([stored.get(label, multi_label_metrics.THRESHOLD) for label in labels])
-        empty_is_labelled = settings.get("empty_is_labelled", True)
-        return cls(
-            labels, ClassNames.from_settings(settings), thresholds=thresholds, empty_is_labelled=empty_is_labelled
-        )
-
-    def describe(self) -> str:
-        return f"assigns any of {len(self.labels)} labels to a text"
-
-    def settings(self) -> dict[str, Any]:
-        thresholds = dict(zip(self.labels, self.thresholds.tolist(), strict=True))
-        return {
-            "thresholds": thresholds, "empty_is_labelled": self._empty_is_labelled, **self._classes.as_settings(),
-        }  # fmt: skip
-
-    def finalize(self, logits: Array, targets: Array) -> Self:
-        """Choose each label's threshold by F1 on validation rows."""
-        thresholds = multi_label_metrics.choose_thresholds(self.probabilities(logits), targets)
-        return type(self)(
-            self.labels, self._classes, self._separator, thresholds, empty_is_labelled=self._empty_is_labelled
-        )
-
-    def with_thresholds(self, given: Mapping[str, float]) -> Self:
-        """The task with other thresholds of some labels. Raises InputError for a label that it lacks."""
-        if unknown := [label for label in given if label not in self.labels]:
-            listed = list_some(self.labels, show=repr)
-            raise InputError(f"--threshold {unknown[0]}: the model has no such label; it has: {listed}.")
-        thresholds = [given.get(label, own) for label, own in zip(self.labels, self.thresholds.tolist(), strict=True)]
-        return type(self)(
-            self.labels, self._classes, self._separator, np.array(thresholds), empty_is_labelled=self._empty_is_labelled
-        )
+    separator: str | None = JOIN
+    empty_is_labelled: bool = True
 
     def for_table(self, table: Table, column: str) -> Self:
-        """The task with the separator of the table's cells, or of several label columns."""
+        """Labels spelled as in this table; `_split` finds what separates them, or several label columns."""
         counts = [
             part for cell in value_counts(table, column) for sign in SEPARATORS for part in split_cell(cell, sign)
         ]
-        classes, empty = self._classes.spell(counts, self.labels), self._empty_is_labelled
-        return type(self)(self.labels, classes, self._separator, self.thresholds, empty_is_labelled=empty)
+        return replace(self, classes=self.classes.spell(counts, self.labels))
+
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        """An empty cell, or list, is a row without labels, unless a flag says what else to do with it.
+
+        Where all cells are empty no row has a label: a file may hold no labels of a test.
+        """
+        marks = mark_rows(table, column, self._is_known)
+        return marks & mark_rows(table, column, lambda cell: bool(cell.strip())).any()
+
+    def _is_known(self, cell: str) -> bool:
+        labels = [label for label in self._split(cell.strip()) if not is_no_label(label)]
+        return not self.classes.unlabelled.issuperset(labels) if labels else self.empty_is_labelled
 
     def _split(self, cell: str) -> list[str]:
         """The labels of a cell as the training table separates them, else as a sign that divides it into known ones."""
-        known = {*self.labels, *self._classes.names, *self._classes.unlabelled}
-        ways = [split_cell(cell, separator) for separator in (self._separator, None, *SEPARATORS)]
+        known = {*self.labels, *self.classes.names, *self.classes.unlabelled}
+        ways = [split_cell(cell, separator) for separator in (self.separator, None, *SEPARATORS)]
         return next((labels for labels in ways if known.issuperset(labels)), ways[0])
-
-    def findings(self) -> list[Finding]:
-        why = "lists" if self._separator == BRACKETS else f"labels of a row are separated by {self._separator!r}"
-        task = decided("task", f"any of {len(self.labels)} labels", why, "--task single, --label-column", True)
-        findings = [task, *self._classes.findings()]
-        joined = next((label for label in self.labels if JOIN in label), None)
-        if joined is not None:
-            findings.append(note(f"the label {joined!r} holds {JOIN}, which separates labels in predictions.csv"))
-        return findings
-
-    def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        """Whether the labels of rows with these cells are known.
-
-        An empty cell is a row without labels, unless its whole table has none, or a flag says what else to do with it.
-        So is an empty list.
-        """
-        stripped = [cell.strip() for cell in cells]
-        has_labels = any(stripped)  # a file may hold no labels of a test
-        return [has_labels and self._is_known(cell) for cell in stripped]
-
-    def _is_known(self, cell: str) -> bool:
-        labels = [label for label in self._split(cell) if not is_no_label(label)]
-        return not self._classes.unlabelled.issuperset(labels) if labels else self._empty_is_labelled
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):
@@ -220,7 +119,7 @@ class MultiLabel(Task):
         faults: dict[str, list[int]] = {}
         for place, value in enumerate(values):
             for label in self._split(value):
-                name = self._classes.of(label)
+                name = self.classes.of(label)
                 if name in index:
                     targets[place, index[name]] = 1
                 elif name is not None:
@@ -228,111 +127,8 @@ class MultiLabel(Task):
         refuse_unknown(faults, numbers, table, self.labels, known_from)
         return targets[numbers]
 
-    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return binary cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
-        weights = self.class_weights(config, targets)
-        return BinaryCrossEntropy(
-            config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
-        )
-
-    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
-        """The weights of the rows that have each label, next to 1 for the others."""
-        if config.class_weights != BALANCED:
-            return self.file_weights(config)
-        counts = targets.sum(axis=0, dtype=np.int64)
-        return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
-
-    def trained_penalty(self, *, is_final: bool) -> float:
-        return TRAINED_ENCODER_C
-
-    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """The C of the logistic regressions."""
-        return _choose_c(standardize(features)[0], targets, class_weights)
-
-    def fit_head(
-        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> tuple[Array, Array]:
-        """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, penalty, class_weights)
-
-    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        return sigmoid(logits)
-
-    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-        """Return 1 for the labels whose probability reaches their threshold."""
-        return (probabilities >= self.thresholds).astype(np.uint8)
-
-    def decide_out_of_fold(
-        self, probabilities: npt.NDArray[np.float64], targets: Array, folds: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint8]:
-        """Return 1 for the labels whose probability reaches the threshold that is best for the other folds."""
-        predicted = np.empty(probabilities.shape, dtype=np.uint8)
-        for number in np.unique(folds).tolist():
-            own = folds == number
-            thresholds = multi_label_metrics.choose_thresholds(probabilities[~own], targets[~own])
-            predicted[own] = probabilities[own] >= thresholds
-        return predicted
-
-    def values(self, predicted: Array) -> list[list[str]]:
-        return [[self.labels[number] for number in np.flatnonzero(row)] for row in predicted]
-
-    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Compute micro and macro F1, Jaccard and the share of rows with exactly the right labels."""
-        return multi_label_metrics.decision_metrics(predicted, targets)
-
-    def score(
-        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
-    ) -> Scores:
-        """Compute these, average precision, loss, and per-label scores."""
-        probabilities = self.probabilities(logits)
-        loss = binary_cross_entropy(logits, targets)
-        predicted = self.decide(probabilities) if predicted is None else predicted
-        scores = multi_label_metrics.score(
-            predicted, probabilities, targets, self.labels, loss=loss, seed=seed, sampling=sampling
-        )
-        for label, threshold in zip(self.labels, self.thresholds.tolist(), strict=True):
-            scores.per_class[label]["threshold"] = threshold
-        return scores
-
-    def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
-        """A column for each of `labels`, 0 for labels that this task does not know."""
-        renumbered = np.zeros((len(values), len(labels)), dtype=np.uint8)
-        renumbered[:, [labels.index(label) for label in self.labels]] = values
-        return renumbered
-
-    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The Jaccard index of each row's labels, 1 where both are none."""
-        return multi_label_metrics.jaccard(predicted, targets)
-
-    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """The share of common labels (Jaccard); 1 for two rows without any."""
-        both = targets.astype(np.float32) @ targets.T.astype(np.float32)
-        sizes = targets.sum(axis=1, dtype=np.float32)
-        either = sizes[:, None] + sizes[None, :] - both
-        return np.where(either > 0, both / np.maximum(either, 1), 1.0).astype(np.float32)
-
-    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """A scale and a shift for each label."""
-        if not calibrate:
-            return None
-        fitted = [fit_scale_and_shift(logits[:, number], targets[:, number]) for number in range(len(self.labels))]
-        scale, shift = np.array(fitted, dtype=np.float32).T
-        return scale, shift
-
-    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-        """Return log loss, Brier score and expected calibration error over all labels of all rows."""
-        return binary_scores(logits.ravel(), targets.ravel(), seed)
-
-    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
-        """Score predicting the most frequent set of labels for all rows."""
-        sets, counts = np.unique(train_targets, axis=0, return_counts=True)
-        frequent = sets[counts.argmax()]
-        return MajorityBaseline(
-            self.format_target(frequent), self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets)
-        )
-
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        return LinearModel(LOGREG, multi_label_metrics.ThresholdedRegression(seed), len(self.labels))
+    def decode(self, targets: Array) -> list[list[str]]:
+        return [[self.labels[number] for number in np.flatnonzero(row)] for row in targets]
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Each row's rarest label, and one more number for rows without any."""
@@ -346,9 +142,6 @@ class MultiLabel(Task):
     def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
         return np.asarray(targets[:, number] > 0)
 
-    def format_target(self, target: Any) -> str:
-        return JOIN.join(self.labels[number] for number in np.flatnonzero(target)) or "no label"
-
     def summary(self, targets: Array) -> str:
         """The labels, most frequent first, with their rows."""
         counts, none = self.label_counts(targets), int((~targets.any(axis=1)).sum())
@@ -357,8 +150,91 @@ class MultiLabel(Task):
             f"{list_counts(self.labels, counts)}"
         )
 
-    def prediction_columns(self) -> list[str]:
+    def settings(self) -> dict[str, Any]:
+        return {"empty_is_labelled": self.empty_is_labelled, **self.classes.as_settings()}
+
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """The share of common labels (Jaccard); 1 for two rows without any."""
+        both = targets.astype(np.float32) @ targets.T.astype(np.float32)
+        sizes = targets.sum(axis=1, dtype=np.float32)
+        either = sizes[:, None] + sizes[None, :] - both
+        return np.where(either > 0, both / np.maximum(either, 1), 1.0).astype(np.float32)
+
+
+class LabelSetHead(Head):
+    """An output per label, trained by binary cross-entropy."""
+
+    problem_type = "multi_label_classification"
+    probe = "one logistic regression per label"
+
+    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
+        """The weights of the rows that have each label, next to 1 for the others."""
+        if config.class_weights != BALANCED:
+            return self.file_weights(config)
+        counts = targets.sum(axis=0, dtype=np.int64)
+        return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
+
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
+        """Binary cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
+        weights = self.class_weights(config, targets)
+        return BinaryCrossEntropy(
+            config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
+        )
+
+    def trained_penalty(self, *, is_final: bool) -> float:
+        return TRAINED_ENCODER_C
+
+    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
+        """The C of the logistic regressions."""
+        return _choose_c(standardize(features)[0], targets, class_weights)
+
+    def fit(
+        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
+    ) -> tuple[Array, Array]:
+        """Fit one logistic regression per label, all with one C."""
+        return _fit_heads(features, targets, penalty, class_weights)
+
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
+        """A scale and a shift for each label."""
+        if not calibrate:
+            return None
+        fitted = [fit_scale_and_shift(logits[:, number], targets[:, number]) for number in range(len(self.labels))]
+        scale, shift = np.array(fitted, dtype=np.float32).T
+        return scale, shift
+
+
+class LabelSetAnswers(Answers):
+    """The labels whose probability reaches their threshold, and the probability of each label."""
+
+    thresholds: npt.NDArray[np.float64]
+    sections = (
+        "next_steps", "scores", "per_class", "worst_rows", "slices", "curve", "usage",
+        "data", "course", "decisions",
+    )  # fmt: skip
+
+    def describe(self) -> str:
+        return f"assigns any of {len(self.labels)} labels to a text"
+
+    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
+        return sigmoid(logits)
+
+    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+        return (probabilities >= self.thresholds).astype(np.uint8)
+
+    def fitted(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Self:
+        """Choose each label's threshold by F1."""
+        return replace(self, thresholds=multi_label_metrics.choose_thresholds(probabilities, targets))
+
+    def columns(self) -> list[str]:
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
+
+    def fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
+        predicted = self.decide(probabilities) if predicted is None else predicted
+        for row, has in zip(probabilities, predicted, strict=True):
+            labels = JOIN.join(self.labels[number] for number in np.flatnonzero(has))
+            yield [labels, *(f"{p:{digits}}" for p in row)]
 
     def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The smallest distance of a label's log odds from those of its threshold."""
@@ -367,13 +243,122 @@ class MultiLabel(Task):
         odds, limits = (logit(values.clip(_LEAST, 1 - _LEAST)) for values in (probabilities, self.thresholds))
         return np.asarray(np.abs(odds - limits).min(axis=1))
 
-    def prediction_fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
-        predicted = self.decide(probabilities) if predicted is None else predicted
-        for row, has in zip(probabilities, predicted, strict=True):
-            labels = JOIN.join(self.labels[number] for number in np.flatnonzero(has))
-            yield [labels, *(f"{p:{digits}}" for p in row)]
+
+class LabelSetScores(Scores):
+    """Micro and macro F1, Jaccard, the share of rows with exactly the right labels, and average precision."""
+
+    primary = "macro_f1"
+    row_metric = "jaccard"
+    selection = (
+        "average_precision",
+        "micro_f1",
+        "macro_f1",
+        "weighted_f1",
+        "jaccard",
+        "subset_accuracy",
+        "roc_auc",
+        "loss",
+    )
+
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+        return multi_label_metrics.decision_metrics(predicted, targets)
+
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> SplitScores:
+        probabilities = self.answers.probabilities(logits)
+        loss = binary_cross_entropy(logits, targets)
+        predicted = self.answers.decide(probabilities) if predicted is None else predicted
+        scores = multi_label_metrics.score(
+            predicted, probabilities, targets, self.labels, loss=loss, seed=seed, sampling=sampling
+        )
+        assert self.answers.thresholds is not None
+        for label, threshold in zip(self.labels, self.answers.thresholds.tolist(), strict=True):
+            scores.per_class[label]["threshold"] = threshold
+        return scores
+
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """The Jaccard index of each row's labels, 1 where both are none."""
+        return multi_label_metrics.jaccard(predicted, targets)
+
+    def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
+        """A column for each of `labels`, 0 for labels that this model does not know."""
+        renumbered = np.zeros((len(values), len(labels)), dtype=np.uint8)
+        renumbered[:, [labels.index(label) for label in self.labels]] = values
+        return renumbered
+
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+        """They are over all labels of all rows."""
+        return binary_scores(logits.ravel(), targets.ravel(), seed)
+
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the most frequent set of labels."""
+        sets, counts = np.unique(train_targets, axis=0, return_counts=True)
+        frequent = sets[counts.argmax()]
+        label = format_value([self.labels[number] for number in np.flatnonzero(frequent)])
+        return MajorityBaseline(label, self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets))
+
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        return LinearModel(LOGREG, multi_label_metrics.ThresholdedRegression(seed), len(self.labels))
+
+
+def make(labels: Sequence[str], thresholds: Sequence[float] | None = None, **reading: Any) -> Task:
+    """The task of these labels, each with its threshold; `reading` are further fields of the targets."""
+    names = list(labels)
+    chosen = [multi_label_metrics.THRESHOLD] * len(names) if thresholds is None else thresholds
+    answers = LabelSetAnswers(names, np.array(chosen))
+    return Task(NAME, LabelSetTargets(names, **reading), LabelSetHead(names), LabelSetScores(names, answers), answers)
+
+
+def from_tables(tables: InputTables) -> Task:
+    """The task with the labels of the training and validation tables. Raises InputError where they do not fit."""
+    column, config, path = tables.columns.label, tables.config, tables.train.path
+    joins_columns, separator = len(tables.columns.labels) > 1, BRACKETS
+    if not joins_columns:
+        separator = find_separator(tables, count_cells(tables)) or JOIN
+    classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
+    names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
+    if len(tables.train) < MIN_ROWS:
+        raise InputError(f"{path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead.")
+    if len(names) < 2:
+        raise InputError(
+            f"{path}: expected at least two labels in column {column!r}. Got {len(names)} instead; "
+            "name another column with --label-column."
+        )
+    if 2 * len(names) > len(tables.train):
+        raise InputError(
+            f"{path}: expected labels that occur in several rows in column {column!r}. Got {len(names)} different "
+            f"labels in {len(tables.train)} rows instead; name another column with --label-column"
+            f"{', or give --task single' if config.task == 'auto' else ''}."
+        )
+    empty_is_labelled = joins_columns or not (config.drop_unlabelled or config.predict_unlabelled)
+    if empty_is_labelled and not joins_columns and config.task == "auto":
+        for table in tables.every:
+            if table.has_column(column):
+                _refuse_mostly_empty(table, column)
+    labels = sorted(names, key=label_sort_key)
+    why = "lists" if separator == BRACKETS else f"labels of a row are separated by {separator!r}"
+    task = decided("task", f"any of {len(labels)} labels", why, "--task single, --label-column", True)
+    findings = [task, *classes.findings()]
+    joined = next((label for label in labels if JOIN in label), None)
+    if joined is not None:
+        findings.append(note(f"the label {joined!r} holds {JOIN}, which separates labels in predictions.csv"))
+    return make(
+        labels, classes=classes, findings=tuple(findings), separator=separator, empty_is_labelled=empty_is_labelled
+    )
+
+
+def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
+    """The task with the thresholds of a trained model. Raises InputError if they are of other labels."""
+    stored = settings.get("thresholds", {})
+    if unknown := sorted(set(stored) - set(labels)):
+        raise InputError(
+            f"classify.json: expected thresholds of the model's labels. Got one of {unknown[0]!r} instead; restore "
+            "the file of the training run."
+        )
+    thresholds = [stored.get(label, multi_label_metrics.THRESHOLD) for label in labels]
+    empty_is_labelled = settings.get("empty_is_labelled", True)
+    return make(labels, thresholds, classes=ClassNames.from_settings(settings), empty_is_labelled=empty_is_labelled)
 
 
 @dataclass(frozen=True)

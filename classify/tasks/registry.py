@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from classify.data.reading import InputTables
 from classify.errors import InputError
@@ -11,14 +11,25 @@ from classify.modeling.result_folder import read_labels, read_settings
 from classify.tables.decide import Question, QuestionError
 from classify.tables.labels import BRACKETS, are_numbers_or_lists, refuse_objects, split_cell
 from classify.tables.profile import parse_number, profile
+from classify.tasks import multi_label, regression, single_label
 from classify.tasks.base import Task
-from classify.tasks.multi_label import MultiLabel, count_cells, find_separator
-from classify.tasks.regression import Regression
-from classify.tasks.single_label import SingleLabel
+from classify.tasks.multi_label import count_cells, find_separator
+
+
+class Kind(NamedTuple):
+    """A task's name in the files of a run, and how it is made from tables, and from classify.json."""
+
+    name: str
+    from_tables: Callable[[InputTables], Task]
+    from_settings: Callable[[Sequence[str], Mapping[str, Any]], Task]
+
 
 # By the value of --task.
-TASKS: dict[str, type[Task]] = {"single": SingleLabel, "multi": MultiLabel, "regression": Regression}
-_BY_NAME: dict[str, type[Task]] = {task.name: task for task in TASKS.values()}
+TASKS = {
+    "single": Kind(single_label.NAME, single_label.from_tables, single_label.from_settings),
+    "multi": Kind(multi_label.NAME, multi_label.from_tables, multi_label.from_settings),
+    "regression": Kind(regression.NAME, regression.from_tables, regression.from_settings),
+}
 
 
 def recognize(tables: InputTables) -> Task:
@@ -31,12 +42,12 @@ def recognize(tables: InputTables) -> Task:
         if requested != "multi" and len(columns.labels) > 1:
             names = ", ".join(columns.labels)
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
-        return TASKS[requested].of(tables)
+        return TASKS[requested].from_tables(tables)
     if len(columns.labels) > 1:
         with_labels = (table for table in tables.every if table.has_column(columns.label))
         joined = {cell for table in with_labels for cell in table.dictionary_encode(columns.label)[0]}
         has_one = all(len(split_cell(cell, BRACKETS)) == 1 for cell in joined)
-        return SingleLabel.of(tables) if has_one else MultiLabel.of(tables)
+        return single_label.from_tables(tables) if has_one else multi_label.from_tables(tables)
     # Of all rows: few may be lists or objects.
     cells = count_cells(tables)
     refuse_objects(cells, f"{path}: column {columns.label!r}")
@@ -48,28 +59,25 @@ def recognize(tables: InputTables) -> Task:
         raise QuestionError(path, [Question(question, (), ("--task regression", "--label-separator ,"))])
     lists = any("," in cell and parse_number(cell) is None for cell in cells)
     if column.is_score and tables.config.label_separator is None and not lists:
-        return Regression.of(tables)
+        return regression.from_tables(tables)
     if column.is_numeric and tables.config.label_separator is None and not lists:
-        return SingleLabel.of(tables)
-    return SingleLabel.of(tables) if find_separator(tables, cells) is None else MultiLabel.of(tables)
+        return single_label.from_tables(tables)
+    return (
+        single_label.from_tables(tables) if find_separator(tables, cells) is None else multi_label.from_tables(tables)
+    )
 
 
 def trained_task(folder: str) -> Task:
     """The task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
-    settings = read_settings(folder)
-    if settings["task"] not in _BY_NAME:
+    settings, kinds = read_settings(folder), {kind.name: kind for kind in TASKS.values()}
+    if settings["task"] not in kinds:
         raise InputError(
-            f"classify.json: expected one of the tasks {', '.join(_BY_NAME)}. Got {settings['task']!r} instead; "
+            f"classify.json: expected one of the tasks {', '.join(kinds)}. Got {settings['task']!r} instead; "
             "predict with the version that trained the model (see run.json)."
         )
     try:
-        return task_of(settings["task"], read_labels(folder), settings)
+        return kinds[settings["task"]].from_settings(read_labels(folder), settings)
     except KeyError as error:
         raise InputError(
             f"--model {folder}: classify.json has no {error}; restore the file of the training run."
         ) from None
-
-
-def task_of(name: str, labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    """A task by its name, its labels and what it keeps for prediction."""
-    return _BY_NAME[name].from_settings(labels, settings)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,21 +14,30 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
+from classify.data.splits import mark_rows
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
-from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, correlation_interval, regression_metrics
+from classify.evaluation.metrics import (
+    INDEPENDENT,
+    Array,
+    Sampling,
+    Scores as SplitScores,
+    correlation_interval,
+    regression_metrics,
+)
 from classify.evaluation.predictions_file import EXACT
 from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
-from classify.tasks.base import Loss, Task
+from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
 from classify.tasks.heads import Weights, fit_standardized, standardize
 from classify.tasks.label_columns import check_empty_labels
 
 if TYPE_CHECKING:
     import torch
 
+NAME = "regression"
 # Numbers with a comma that may be thousands, as 1,234, or fractions.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 # Number of parts of the sorted targets by which splits are stratified.
@@ -40,110 +49,24 @@ _ALPHAS = np.logspace(0, 5, 11).tolist()
 _TRAINED_ENCODER_ALPHA = 1e4
 
 
-class Regression(Task):
-    """Targets are numbers (rows,) float32; the model has one output.
+@dataclass(frozen=True, eq=False)
+class NumberTargets(Targets):
+    """Numbers (rows,) float32. `unit` is their standard deviation, `unlabelled` the cell that means none, if any."""
 
-    `center` and `scale` are mean and standard deviation of the training targets; a finished model's output layer
-    contains them, and then they are 0 and 1.
-    """
+    unit: float = 1.0
+    unlabelled: str | None = None
 
-    name = "regression"
-    problem_type = "regression"
-    probe = "ridge regression"
-    primary = "pearson"
-    row_metric = "mae"
-    set_columns = ("score_low", "score_high")
-    sections = (
-        "next_steps", "scores", "scatter", "worst_rows", "slices", "curve", "usage", "data", "course", "decisions",
-    )  # fmt: skip
-    has_labels = False
-    selection = ("pearson", "spearman", "mse", "mae", "loss")
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        return mark_rows(table, column, self._is_label)
 
-    def __init__(
-        self,
-        labels: Sequence[str],
-        center: float = 0.0,
-        scale: float = 1.0,
-        unit: float = 1.0,
-        unlabelled: str | None = None,
-        repeated: int = 0,
-    ):
-        super().__init__(labels)
-        self.center, self.scale, self.unit, self._unlabelled = center, scale, unit, unlabelled
-        self._repeated = repeated
-
-    @classmethod
-    def of(cls, tables: InputTables) -> Self:
-        """Create the task with mean and standard deviation of the training table's numbers."""
-        if tables.config.label_names is not None:
-            raise InputError("--label-names: scores have no classes; drop the flag, or give --task single.")
-        check_empty_labels(tables)
-        table, column = tables.train, tables.columns.label
-        unlabelled = tables.config.unlabelled_value
-        cells, _ = table.dictionary_encode(column)
-        if unlabelled is not None and not any(_is_same(cell.strip(), unlabelled) for cell in cells):
-            raise InputError(no_such_label(unlabelled))
-        task = cls([column], unlabelled=unlabelled)
-        values = task.encode(table, column, "--data")[task.labelled(table, column)]
-        if len(values) < MIN_ROWS:
-            raise InputError(
-                f"{table.path}: expected at least {MIN_ROWS} rows with a number. Got {len(values)} instead."
-            )
-        deviation = float(values.std(dtype=np.float64))
-        if deviation == 0:
-            raise InputError(
-                f"{table.path}: expected different numbers in column {column!r}. Got {values[0]:g} in all rows "
-                "instead; name another column with --label-column."
-            )
-        distinct = len(np.unique(values))
-        repeated = distinct if distinct * _ROWS_A_CLASS <= len(values) else 0
-        return cls([column], float(values.mean(dtype=np.float64)), deviation, deviation, unlabelled, repeated)
-
-    @classmethod
-    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        return cls(labels, unit=settings["unit"], unlabelled=settings.get("unlabelled_value"))
-
-    def describe(self) -> str:
-        return "gives a text a score"
-
-    def settings(self) -> dict[str, Any]:
-        return {"unit": self.unit, **({} if self._unlabelled is None else {"unlabelled_value": self._unlabelled})}
-
-    def finalize(self, logits: Array, targets: Array) -> Self:
-        """The task of a model whose output layer was rescaled to the targets."""
-        return type(self)(self.labels, 0.0, 1.0, self.unit, self._unlabelled)
-
-    def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
-        """Refuse settings for classes, too."""
-        super().check_settings(config, further)
-        requested = {
-            "--class-weights": config.class_weights != "none",
-            "--loss focal": config.loss == "focal",
-            "--label-smoothing-factor": config.label_smoothing_factor > 0,
-        }
-        flags = [flag for flag, is_given in requested.items() if is_given]
-        if flags:
-            raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")
-        if config.save_dtype != "float32":
-            raise InputError(
-                f"--save-dtype {config.save_dtype}: the output layer holds the mean of the scores, which 16 bits would "
-                "round or overflow; drop the flag."
-            )
-
-    def findings(self) -> list[Finding]:
-        why = f"numbers with mean {self.center:.4g} and standard deviation {self.scale:.4g}"
-        if self._repeated:
-            why += f"; only {self._repeated} different values, so classes are possible, too"
-        return [decided("task", "a score for each row", why, "--task single, --label-column", True)]
-
-    def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        return [bool(cell.strip()) and not _is_same(cell.strip(), self._unlabelled) for cell in cells]
+    def _is_label(self, cell: str) -> bool:
+        return bool(cell.strip()) and not _is_same(cell.strip(), self.unlabelled)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.float32]:
         if not table.has_column(column):
             return np.zeros(len(table), dtype=np.float32)
         values, numbers = table.dictionary_encode(column)
-        labelled = list(zip(values, self.are_labels(values), strict=True))
+        labelled = [(value, self._is_label(value)) for value in values]
         scores = [value for value, is_label in labelled if is_label]
         with_comma = [score.strip() for score in scores if "," in score]
         if with_comma and all(map(_THOUSANDS.fullmatch, with_comma)):
@@ -164,8 +87,58 @@ class Regression(Task):
             )
         return targets[numbers]
 
+    def decode(self, targets: Array) -> list[float]:
+        return [float(score) for score in targets]
+
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
+        """The fifth of the sorted targets that each row is in."""
+        cuts = np.unique(np.quantile(targets, np.arange(1, _STRATA) / _STRATA)) if len(targets) else np.empty(0)
+        return np.searchsorted(cuts, targets, side="right").astype(np.int64)
+
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        return np.array([len(targets)])
+
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
+        return np.ones(len(targets), dtype=bool)
+
+    def summary(self, targets: Array) -> str:
+        """The range and quartiles."""
+        low, first, middle, third, high = np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
+
+    def settings(self) -> dict[str, Any]:
+        return {"unit": self.unit, **({} if self.unlabelled is None else {"unlabelled_value": self.unlabelled})}
+
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """1 for equal numbers, falling to 0 at two standard deviations."""
+        distance = np.abs(targets[:, None] - targets[None, :]) / self.unit
+        return np.clip(1 - distance / 2, 0, 1).astype(np.float32)
+
+
+class NumberHead(Head):
+    """One output, trained by the squared error of standardized targets: minus `center`, over `scale`."""
+
+    problem_type = "regression"
+    probe = "ridge regression"
+
+    def check(self, config: TrainingConfig) -> None:
+        """Refuse settings for classes, too."""
+        super().check(config)
+        requested = {
+            "--class-weights": config.class_weights != "none",
+            "--loss focal": config.loss == "focal",
+            "--label-smoothing-factor": config.label_smoothing_factor > 0,
+        }
+        flags = [flag for flag, is_given in requested.items() if is_given]
+        if flags:
+            raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")
+        if config.save_dtype != "float32":
+            raise InputError(
+                f"--save-dtype {config.save_dtype}: the output layer holds the mean of the scores, which 16 bits would "
+                "round or overflow; drop the flag."
+            )
+
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """The squared error of standardized targets."""
         return SquaredError(self.center, self.scale)
 
     def trained_penalty(self, *, is_final: bool) -> float:
@@ -180,7 +153,7 @@ class Regression(Task):
 
         return RidgeCV(alphas=alphas).fit(standard.astype(np.float64), (targets - self.center) / self.scale)
 
-    def fit_head(
+    def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit a ridge regression to the standardized targets; there are no classes to weight."""
@@ -192,6 +165,27 @@ class Regression(Task):
 
         return fit_standardized(features, solve)
 
+    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
+        """The scale and shift from standardized targets to targets."""
+        return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class NumberAnswers(Answers):
+    """A score: the output times `scale` plus `center`. A finished model's output layer contains them."""
+
+    has_labels = False
+    set_columns = ("score_low", "score_high")
+    sections = (
+        "next_steps", "scores", "scatter", "worst_rows", "slices", "curve", "usage", "data", "course", "decisions",
+    )  # fmt: skip
+
+    center: float = 0.0
+    scale: float = 1.0
+
+    def describe(self) -> str:
+        return "gives a text a score"
+
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """The scores (rows, 1)."""
         return logits.astype(np.float64) * self.scale + self.center
@@ -200,73 +194,17 @@ class Regression(Task):
         """The scores (rows,)."""
         return probabilities[:, 0]
 
-    def values(self, predicted: Array) -> list[float]:
-        return [float(score) for score in predicted]
+    def fitted(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Self:
+        return replace(self, center=0.0, scale=1.0)
 
-    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Compute Pearson's and Spearman's correlation, mean squared and mean absolute error."""
-        return regression_metrics(predicted, targets)
-
-    def score(
-        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
-    ) -> Scores:
-        """Compute these and the loss in standardized units."""
-        metrics = self.metrics(self.decide(self.probabilities(logits)), targets)
-        intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets), sampling)}
-        return Scores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
-
-    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The negative absolute error."""
-        return -np.abs(predicted.astype(np.float64) - targets)
-
-    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """Return 1 for equal numbers, falling to 0 at two standard deviations."""
-        distance = np.abs(targets[:, None] - targets[None, :]) / self.unit
-        return np.clip(1 - distance / 2, 0, 1).astype(np.float32)
-
-    def standardize_head(self, head: torch.nn.Linear) -> None:
-        """Convert an output layer that computes scores to one that computes standardized scores."""
-        import torch
-
-        with torch.no_grad():
-            head.weight /= self.scale
-            head.bias = torch.nn.Parameter((head.bias - self.center) / self.scale)
-
-    def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """The scale and shift from standardized targets to targets."""
-        return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
-
-    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
-        """Score predicting the mean of training for all rows."""
-        mean = float(train_targets.mean(dtype=np.float64))
-        return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
-
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        from sklearn.linear_model import Ridge
-
-        return LinearModel(RIDGE, Ridge(alpha=1.0, solver="sag", random_state=seed), outputs=1)
-
-    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """The fifth of the sorted targets that each row is in."""
-        cuts = np.unique(np.quantile(targets, np.arange(1, _STRATA) / _STRATA)) if len(targets) else np.empty(0)
-        return np.searchsorted(cuts, targets, side="right").astype(np.int64)
-
-    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        return np.array([len(targets)])
-
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        return np.ones(len(targets), dtype=bool)
-
-    def format_target(self, target: Any) -> str:
-        return f"{target:g}"
-
-    def summary(self, targets: Array) -> str:
-        """The range and quartiles."""
-        low, first, middle, third, high = np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]).tolist()
-        return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
-
-    def prediction_columns(self) -> list[str]:
+    def columns(self) -> list[str]:
         return ["predicted_score"]
+
+    def fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
+        for row in probabilities:
+            yield [f"{row[0]:{digits}}"]
 
     def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
         """The absolute errors."""
@@ -279,11 +217,89 @@ class Regression(Task):
         for row in probabilities:
             yield [f"{row[0] - limit:{digits}}", f"{row[0] + limit:{digits}}"]
 
-    def prediction_fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
-        for row in probabilities:
-            yield [f"{row[0]:{digits}}"]
+
+@dataclass(frozen=True, eq=False)
+class NumberScores(Scores):
+    """Pearson's and Spearman's correlation, mean squared and mean absolute error; the loss is in squared `unit`s."""
+
+    primary = "pearson"
+    row_metric = "mae"
+    selection = ("pearson", "spearman", "mse", "mae", "loss")
+
+    unit: float = 1.0
+
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+        return regression_metrics(predicted, targets)
+
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> SplitScores:
+        metrics = self.metrics(self.answers.decide(self.answers.probabilities(logits)), targets)
+        intervals = {"pearson": correlation_interval(metrics["pearson"], len(targets), sampling)}
+        return SplitScores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
+
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """The negative absolute error."""
+        return -np.abs(predicted.astype(np.float64) - targets)
+
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the mean of training."""
+        mean = float(train_targets.mean(dtype=np.float64))
+        return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
+
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        from sklearn.linear_model import Ridge
+
+        return LinearModel(RIDGE, Ridge(alpha=1.0, solver="sag", random_state=seed), outputs=1)
+
+
+def make(
+    labels: Sequence[str],
+    center: float = 0.0,
+    scale: float = 1.0,
+    unit: float = 1.0,
+    unlabelled: str | None = None,
+    findings: Sequence[Finding] = (),
+) -> Task:
+    """The task of one output; `center` and `scale` are mean and standard deviation of the targets it is trained on."""
+    names = list(labels)
+    targets = NumberTargets(names, findings=tuple(findings), unit=unit, unlabelled=unlabelled)
+    answers = NumberAnswers(names, center=center, scale=scale)
+    head = NumberHead(names, center=center, scale=scale)
+    return Task(NAME, targets, head, NumberScores(names, answers, unit), answers)
+
+
+def from_tables(tables: InputTables) -> Task:
+    """The task of the training table's numbers. Raises InputError where they do not fit."""
+    if tables.config.label_names is not None:
+        raise InputError("--label-names: scores have no classes; drop the flag, or give --task single.")
+    check_empty_labels(tables)
+    table, column = tables.train, tables.columns.label
+    unlabelled = tables.config.unlabelled_value
+    cells, _ = table.dictionary_encode(column)
+    if unlabelled is not None and not any(_is_same(cell.strip(), unlabelled) for cell in cells):
+        raise InputError(no_such_label(unlabelled))
+    targets = NumberTargets([column], unlabelled=unlabelled)
+    values = targets.encode(table, column, "--data")[targets.labelled(table, column)]
+    if len(values) < MIN_ROWS:
+        raise InputError(f"{table.path}: expected at least {MIN_ROWS} rows with a number. Got {len(values)} instead.")
+    center, scale = float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
+    if scale == 0:
+        raise InputError(
+            f"{table.path}: expected different numbers in column {column!r}. Got {values[0]:g} in all rows "
+            "instead; name another column with --label-column."
+        )
+    why = f"numbers with mean {center:.4g} and standard deviation {scale:.4g}"
+    distinct = len(np.unique(values))
+    if distinct * _ROWS_A_CLASS <= len(values):
+        why += f"; only {distinct} different values, so classes are possible, too"
+    task = decided("task", "a score for each row", why, "--task single, --label-column", True)
+    return make([column], center, scale, scale, unlabelled, [task])
+
+
+def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
+    """The task of a trained model, whose output layer computes scores."""
+    return make(labels, unit=settings["unit"], unlabelled=settings.get("unlabelled_value"))
 
 
 @dataclass(frozen=True)

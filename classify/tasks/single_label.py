@@ -1,11 +1,11 @@
-"""Single-label classification: the task, its loss, and the probe that initializes its head."""
+"""Single-label classification: each row has one of the classes."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,15 +13,15 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
+from classify.data.splits import mark_rows
 from classify.errors import EXCERPT
 from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
 from classify.evaluation.calibration import fit_temperature, probability_scores
-from classify.evaluation.label_noise import Suspects, choose_to_review
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
     Sampling,
-    Scores,
+    Scores as SplitScores,
     class_metrics,
     classification_metrics,
     score_classes,
@@ -33,7 +33,7 @@ from classify.tables.decide import QuestionError
 from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
-from classify.tasks.base import Loss, Task
+from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
 from classify.tasks.heads import (
     BALANCED,
     TRAINED_ENCODER_C,
@@ -44,11 +44,11 @@ from classify.tasks.heads import (
     standardize,
 )
 from classify.tasks.label_columns import check_empty_labels, find_class_names, kept_labels
-from classify.tasks.label_texts import label_texts
 
 if TYPE_CHECKING:
     import torch
 
+NAME = "single_label"
 # Target of a padding row; torch's cross-entropy ignores it.
 _NO_LABEL = -100
 _FOLDS = 3
@@ -68,79 +68,23 @@ _NPS_SCORES = 11
 _DIVIDERS = frozenset("|;")
 
 
-class SingleLabel(Task):
-    """Targets are class indices (rows,); the model has one output per class."""
-
-    name = "single_label"
-    problem_type = "single_label_classification"
-    probe = "logistic regression"
-    primary = "macro_f1"
-    row_metric = "accuracy"
-    sections = (
-        "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "curve",
-        "usage", "reliability", "data", "course", "decisions",
-    )  # fmt: skip
-    has_confidence = True
-    has_scope = True
-    set_columns = ("label_set",)
-    share = "accuracy"
-
-    def __init__(self, labels: Sequence[str], classes: ClassNames | None = None):
-        super().__init__(labels)
-        self._classes = classes or ClassNames()
-        self.selection = class_metrics(len(self.labels))
-
-    @classmethod
-    def of(cls, tables: InputTables) -> Self:
-        """Create the task with the classes of the training and validation tables."""
-        check_empty_labels(tables)
-        classes, columns = find_class_names(tables, value_counts), tables.columns
-        odd = find_odd_row(tables.train, columns.text, columns.label, classes, kept_labels(tables))
-        if odd is not None:
-            raise QuestionError(tables.train.path, [odd])
-        return cls(find_labels(tables.train, tables.columns.label, tables.eval, classes), classes)
-
-    @classmethod
-    def from_settings(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """The task of a trained model, with the spelling of its labels."""
-        return cls(labels, ClassNames.from_settings(settings))
-
-    def describe(self) -> str:
-        return f"assigns one of {len(self.labels)} classes to a text"
-
-    def settings(self) -> dict[str, Any]:
-        return self._classes.as_settings()
+@dataclass(frozen=True, eq=False)
+class ClassTargets(Targets):
+    """Class numbers (rows,), -1 for a row without a label."""
 
     def for_table(self, table: Table, column: str) -> Self:
-        """The task with labels that differ from a class in case, spaces or Unicode form alone."""
-        return type(self)(self.labels, self._classes.spell(value_counts(table, column), self.labels))
+        """Labels that differ from a class in case, spaces or Unicode form alone are that class."""
+        return replace(self, classes=self.classes.spell(value_counts(table, column), self.labels))
 
-    def findings(self) -> list[Finding]:
-        why, flag = "one label per row", "--label-column"
-        joined = next((label for label in self.labels if not _DIVIDERS.isdisjoint(label)), None)
-        if _may_be_scores(self.labels):
-            why = f"labels are numbers, {self.labels[0]} to {self.labels[-1]}; a score is possible, too"
-            flag = "--task regression"
-        elif joined is not None:
-            why, flag = f"{joined[:EXCERPT]!r} is one class; its parts may be several labels, too", "--task multi"
-        return [decided("task", f"one of {len(self.labels)} classes", why, flag, True), *self._classes.findings()]
-
-    def are_labels(self, cells: Sequence[str]) -> list[bool]:
-        return [self._classes.of(cell) is not None for cell in cells]
-
-    def outside(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        if self._classes.outside is None or not table.has_column(column):
-            return super().outside(table, column)
-        values, numbers = table.dictionary_encode(column)
-        return np.array(list(map(self._classes.is_outside, values)), dtype=bool)[numbers]
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        return mark_rows(table, column, lambda cell: self.classes.of(cell) is not None)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
-        """(rows,) class numbers, -1 for a row without a label."""
         if not table.has_column(column):
             return np.full(len(table), -1)
         index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(self.labels)}
         values, numbers = table.dictionary_encode(column)
-        named = list(map(self._classes.of, values))
+        named = list(map(self.classes.of, values))
         faults: dict[str, list[int]] = {}
         for number, name in enumerate(named):
             if name is not None and name not in index:
@@ -148,19 +92,47 @@ class SingleLabel(Task):
         refuse_unknown(faults, numbers, table, self.labels, known_from)
         return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
-    def label_texts(self, *, is_english: bool) -> tuple[str, ...]:
-        """A text for each class, where all names are words."""
-        return label_texts(self.labels, is_english=is_english)
+    def decode(self, targets: Array) -> list[str]:
+        return [self.labels[number] for number in targets.tolist()]
 
-    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Return cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
-        weights = self.class_weights(config, targets)
-        return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
+        return targets
+
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        return np.bincount(targets, minlength=len(self.labels))
+
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
+        return np.asarray(targets == number)
+
+    def summary(self, targets: Array) -> str:
+        """The classes, largest first, with their rows."""
+        counts = self.label_counts(targets)
+        ratio = counts.max() / max(1, counts.min())
+        return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
+
+    def settings(self) -> dict[str, Any]:
+        return self.classes.as_settings()
+
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """1 for two rows of a class, 0 for rows of two."""
+        return (targets[:, None] == targets[None, :]).astype(np.float32)
+
+
+class ClassHead(Head):
+    """An output per class, trained by cross-entropy."""
+
+    problem_type = "single_label_classification"
+    probe = "logistic regression"
 
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         if config.class_weights == BALANCED:
             return balanced_weights(targets, len(self.labels))
         return self.file_weights(config)
+
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
+        """Cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
+        weights = self.class_weights(config, targets)
+        return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
 
     def trained_penalty(self, *, is_final: bool) -> float:
         if not is_final:
@@ -171,46 +143,11 @@ class SingleLabel(Task):
         """The C of a logistic regression."""
         return choose_c(standardize(features)[0], targets, _row_weights(class_weights, targets))
 
-    def fit_head(
+    def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> tuple[Array, Array]:
         """Fit a multinomial logistic regression."""
         return fit_logistic_head(features, targets, len(self.labels), penalty, _row_weights(class_weights, targets))
-
-    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        return softmax(logits)
-
-    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """The most probable class; the first one on ties."""
-        return probabilities.argmax(axis=1)
-
-    def values(self, predicted: Array) -> list[str]:
-        return [self.labels[number] for number in predicted.tolist()]
-
-    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        """Compute accuracy and macro F1."""
-        return classification_metrics(predicted, targets)
-
-    def score(
-        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
-    ) -> Scores:
-        """Compute these, the metrics of --metric-for-best-model, and per-class scores."""
-        return score_classes(logits, targets, self.labels, seed, sampling)
-
-    def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.int64]:
-        return np.array([labels.index(label) for label in self.labels])[values]
-
-    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return 1 where the class is right, else 0."""
-        return (predicted == targets).astype(np.float64)
-
-    def suspects(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Suspects:
-        """Find labels that are probably wrong by confident learning."""
-        return choose_to_review(probabilities, targets)
-
-    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """Return 1 for two rows of a class, 0 for rows of two."""
-        return (targets[:, None] == targets[None, :]).astype(np.float32)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """One temperature for all classes, as scale and shift."""
@@ -219,41 +156,39 @@ class SingleLabel(Task):
         scale = 1 / fit_temperature(logits, targets)
         return np.full(len(self.labels), scale, dtype=np.float32), np.zeros(len(self.labels), dtype=np.float32)
 
-    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-        """Return log loss, Brier score and expected calibration error."""
-        return probability_scores(logits, targets, seed)
 
-    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
-        """Score predicting the largest class of training; the first one on ties."""
-        largest = int(np.bincount(train_targets, minlength=len(self.labels)).argmax())
-        return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
+class ClassAnswers(Answers):
+    """The most probable class, its confidence, and the probability of each class."""
 
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        from sklearn.linear_model import LogisticRegression
+    has_confidence = True
+    set_columns = ("label_set",)
+    sections = (
+        "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "curve",
+        "usage", "reliability", "data", "course", "decisions",
+    )  # fmt: skip
 
-        return LinearModel(LOGREG, LogisticRegression(C=10), len(np.unique(targets)))
+    def describe(self) -> str:
+        return f"assigns one of {len(self.labels)} classes to a text"
 
-    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        """The class indices."""
-        return targets
+    def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
+        return softmax(logits)
 
-    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        return np.bincount(targets, minlength=len(self.labels))
+    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """The most probable class; the first one on ties."""
+        return probabilities.argmax(axis=1)
 
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        return np.asarray(targets == number)
+    def columns(self) -> list[str]:
+        return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
-    def format_target(self, target: Any) -> str:
-        return self.labels[int(target)]
-
-    def summary(self, targets: Array) -> str:
-        """The classes, largest first, with their rows."""
-        counts = self.label_counts(targets)
-        ratio = counts.max() / max(1, counts.min())
-        return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
+    def fields(
+        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
+    ) -> Iterator[list[str]]:
+        for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
+            numbers = [f"{p:{digits}}" for p in row]
+            yield [self.labels[best], numbers[best], *numbers]
 
     def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
-        """Return 1 minus the probability of each target."""
+        """1 minus the probability of each target."""
         return 1 - probabilities[np.arange(len(targets)), targets]
 
     def set_fields(
@@ -269,15 +204,77 @@ class SingleLabel(Task):
         second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
         return np.asarray(first - second)
 
-    def prediction_columns(self) -> list[str]:
-        return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
-    def prediction_fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
-        for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
-            numbers = [f"{p:{digits}}" for p in row]
-            yield [self.labels[best], numbers[best], *numbers]
+class ClassScores(Scores):
+    """Accuracy and F1 of classes."""
+
+    primary = "macro_f1"
+    share = "accuracy"
+    row_metric = "accuracy"
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        return class_metrics(len(self.labels))
+
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+        return classification_metrics(predicted, targets)
+
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> SplitScores:
+        return score_classes(logits, targets, self.labels, seed, sampling)
+
+    def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """1 where the class is right, else 0."""
+        return (predicted == targets).astype(np.float64)
+
+    def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+        return np.array([labels.index(label) for label in self.labels])[values]
+
+    def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
+        return probability_scores(logits, targets, seed)
+
+    def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
+        """Score predicting the largest class of training; the first one on ties."""
+        largest = int(np.bincount(train_targets, minlength=len(self.labels)).argmax())
+        return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
+
+    def linear_model(self, targets: Array, seed: int) -> LinearModel:
+        from sklearn.linear_model import LogisticRegression
+
+        return LinearModel(LOGREG, LogisticRegression(C=10), len(np.unique(targets)))
+
+
+def make(labels: Sequence[str], classes: ClassNames = ClassNames(), findings: Sequence[Finding] = ()) -> Task:  # noqa: B008
+    """The task of these classes."""
+    names = list(labels)
+    answers = ClassAnswers(names)
+    targets = ClassTargets(names, classes, tuple(findings))
+    return Task(NAME, targets, ClassHead(names), ClassScores(names, answers), answers)
+
+
+def from_tables(tables: InputTables) -> Task:
+    """The task with the classes of the training and validation tables. Raises InputError where labels do not fit."""
+    check_empty_labels(tables)
+    classes, columns = find_class_names(tables, value_counts), tables.columns
+    odd = find_odd_row(tables.train, columns.text, columns.label, classes, kept_labels(tables))
+    if odd is not None:
+        raise QuestionError(tables.train.path, [odd])
+    labels = find_labels(tables.train, tables.columns.label, tables.eval, classes)
+    why, flag = "one label per row", "--label-column"
+    joined = next((label for label in labels if not _DIVIDERS.isdisjoint(label)), None)
+    if _may_be_scores(labels):
+        why = f"labels are numbers, {labels[0]} to {labels[-1]}; a score is possible, too"
+        flag = "--task regression"
+    elif joined is not None:
+        why, flag = f"{joined[:EXCERPT]!r} is one class; its parts may be several labels, too", "--task multi"
+    task = decided("task", f"one of {len(labels)} classes", why, flag, True)
+    return make(labels, classes, [task, *classes.findings()])
+
+
+def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
+    """The task of a trained model, with the spelling of its labels."""
+    return make(labels, ClassNames.from_settings(settings))
 
 
 @dataclass(frozen=True)

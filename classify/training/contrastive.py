@@ -83,7 +83,7 @@ def contrastive_warmup(
     begin = time.perf_counter()
     config, world = strategy.config, strategy.world
     trainer = ContrastiveTrainer(strategy, data, task)
-    stratify_by = task.stratify_by(data.targets)
+    stratify_by = task.targets.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
     rows = CONTRASTIVE_ROWS
     strategy.module.train()
@@ -147,7 +147,9 @@ class ContrastiveTrainer:
             before = sum(len(piece) for shard in shards[: world.rank] for piece in shard)
             features = torch.cat([everyone[:before], local_features, everyone[before + len(local_features) :]])
             targets = self.data.targets[selected[np.concatenate([piece for shard in shards for piece in shard])]]
-            loss = contrastive_loss(features, torch.from_numpy(self.task.similarity(targets)).to(features.device))
+            loss = contrastive_loss(
+                features, torch.from_numpy(self.task.targets.similarity(targets)).to(features.device)
+            )
             if not self._on_all_ranks(lambda: self._backward(loss)):
                 return False
         self.loss = loss.detach()

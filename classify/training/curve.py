@@ -42,7 +42,7 @@ def measure_curve(
 ) -> Curve:
     """Train each of `sizes` and return the curve; `report` gets the rows, the metric and the score of each."""
     task, metrics = trained_task(str(folder)), read_json(folder / "metrics.json")
-    name, (rows, _) = task.share or task.primary, read_run(folder)
+    name, (rows, _) = task.scores.share or task.scores.primary, read_run(folder)
     final = metrics["test"] or metrics["eval"]
     points, half = [], dict[str, list[float]]()
     for size, draw in sizes:

@@ -91,10 +91,14 @@ def finish(
 
 
 def _predict(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:
-    probabilities, folds = task.probabilities(logits), context.splits.folds
+    probabilities, folds = task.answers.probabilities(logits), context.splits.folds
+    predicted = task.answers.decide(probabilities)
     if folds is not None and split is context.splits.train:
-        return task.decide_out_of_fold(probabilities, split.targets, folds)
-    return task.decide(probabilities)
+        for number in range(context.splits.num_folds):  # no threshold is chosen on the rows that it decides
+            own = folds == number
+            fitted = task.answers.fitted(probabilities[~own], split.targets[~own])
+            predicted[own] = fitted.decide(probabilities[own])
+    return predicted
 
 
 def _calibrate(context: TrainingContext, validation: Logits) -> Final:
@@ -104,8 +108,9 @@ def _calibrate(context: TrainingContext, validation: Logits) -> Final:
     scored = validation if splits.test is None else context.compute_logits(splits.test)
     rescaling = _rescale_output_layer(context, validation, calibrate=calibrate)
     rescaled_validation, rescaled = rescaling.apply(validation), rescaling.apply(scored)
+    probabilities = task.answers.probabilities(rescaled_validation)
     return Final(
-        task=task.finalize(rescaled_validation, splits.validation.targets),
+        task=task.with_answers(task.answers.fitted(probabilities, splits.validation.targets)),
         validation=rescaled_validation,
         scored=rescaled,
         calibration=_describe_calibration(context, rescaling, scored, rescaled) if calibrate else None,
@@ -114,7 +119,7 @@ def _calibrate(context: TrainingContext, validation: Logits) -> Final:
 
 def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *, calibrate: bool) -> Rescaling:
     """Let the output layer compute the scale and shift that the task requires. A collective."""
-    fitted = context.inputs.task.rescale(validation_logits, context.splits.validation.targets, calibrate=calibrate)
+    fitted = context.inputs.task.head.rescale(validation_logits, context.splits.validation.targets, calibrate=calibrate)
     outputs = validation_logits.shape[1]
     if fitted is None:
         return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
@@ -135,7 +140,7 @@ def _describe_calibration(
     None for tasks without probabilities.
     """
     splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
-    old, new = (task.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after))
+    old, new = (task.scores.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after))
     if old is None or new is None:
         return None
     temperature = rescaling.temperature
@@ -169,8 +174,8 @@ def _round_weights(context: TrainingContext, final: Final) -> Final:
     before = context.compute_logits(splits.scored) if scored_by_folds else final.scored
     _round(context.strategy, getattr(torch, name))
     after = context.compute_logits(splits.scored)
-    old, new = task.probabilities(before), task.probabilities(after)
-    changed, most = int((task.decide(old) != task.decide(new)).sum()), np.abs(new - old).max()
+    old, new = task.answers.probabilities(before), task.answers.probabilities(after)
+    changed, most = int((task.answers.decide(old) != task.answers.decide(new)).sum()), np.abs(new - old).max()
     context.output.log(
         f"saved weights: {name} (probabilities of {len(splits.scored)} rows change by at most {most:.2g}, "
         f"{changed} predictions change; --save-dtype)"
@@ -187,7 +192,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     """Load the weights that --keep selects, and return their epoch and step."""
     progress, training, rows = trainer.progress, context.config.training, len(context.splits.validation)
     metric = context.selection_metric
-    kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.share, rows)
+    kept = progress.choose_kept(training.weights_kept, metric, context.inputs.task.scores.share, rows)
     epoch, step = kept["epoch"], int(kept["step"])
     if step != progress.step:
         if not load_step_weights(context.output, context.strategy, step):
@@ -195,8 +200,8 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
         context.output.log(
             f"keep: weights of epoch {epoch:g} (best on the validation split; --keep)"
             if step > 0
-            else f"note: fine-tuning did not beat the {context.inputs.task.probe} it started from, whose weights are "
-            "kept; try a lower --learning-rate, more --epochs or more rows"
+            else f"note: fine-tuning did not beat the {context.inputs.task.head.probe} it started from, whose weights "
+            "are kept; try a lower --learning-rate, more --epochs or more rows"
         )
     elif progress.best is not None and progress.best["step"] != step and progress.best[metric] != kept[metric]:
         best, name = progress.best, metrics.display_name(metric)

@@ -96,7 +96,7 @@ def _cross_validate_probe(context: TrainingContext) -> Logits:
 
 
 def _log_score(context: TrainingContext, number: int, logits: Logits, targets: npt.NDArray[Any], took: str) -> None:
-    score = context.inputs.task.score(logits, targets, context.config.training.seed)
+    score = context.inputs.task.scores.score(logits, targets, context.config.training.seed)
     context.output.log(
         f"fold {number + 1} of {context.splits.num_folds}: {format_metrics(score.metrics)} on {len(targets)} rows "
         f"({took}; --folds)"

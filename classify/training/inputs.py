@@ -36,6 +36,7 @@ from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
 from classify.tables.table import Table
 from classify.tasks.base import Task
+from classify.tasks.label_columns import label_texts
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from classify.training.parts import NO_PARTS, Parts
@@ -100,9 +101,9 @@ def check_inputs(
         _check_standard_input(config, launch)
         tables = read_tables(config.data, in_memory)
         task = recognize(tables)
-        labelled = np.flatnonzero(task.labelled(tables.train, tables.columns.label))
+        labelled = np.flatnonzero(task.targets.labelled(tables.train, tables.columns.label))
         languages = _detect_languages(tables, labelled, config.training.seed)
-        if config.data.out_of_scope_label is not None and not task.has_scope:
+        if config.data.out_of_scope_label is not None and not task.answers.has_confidence:
             raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
         config, head = _choose_head(config, task)
         config = _choose_by_texts(config, tables, languages)
@@ -112,7 +113,7 @@ def check_inputs(
     with faults.collect():
         if task is not None:
             folds, fewer = _choose_folds(config, tables, labelled, model)
-            splits = split_table(tables, task, config.training.seed, folds)
+            splits = split_table(tables, task.targets, config.training.seed, folds)
             if fewer and splits.num_folds:
                 config = config.with_default("folds", folds, "texts")
     faults.raise_if_any()
@@ -212,7 +213,9 @@ def _choose_label_texts(
     """The label names that a small table trains on as texts, and the decision."""
     if config.training.label_texts != "auto" or not config.trains_on_few(labelled) or splits.columns.texts.pair:
         return (), []
-    texts = task.label_texts(is_english=_reads(config.data.language, languages))
+    if not task.answers.has_confidence:
+        return (), []
+    texts = label_texts(task.labels, is_english=_reads(config.data.language, languages))
     if not texts:
         return (), []
     few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
@@ -221,7 +224,7 @@ def _choose_label_texts(
 
 def _note_renamed(task: Task, splits: Splits) -> list[str]:
     """Note the columns of the written tables that take another name beside those of predictions."""
-    added = [*task.prediction_columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
+    added = [*task.answers.columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
 
@@ -273,11 +276,11 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
         return config, ()
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"
     why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"
-    if not task.has_labels:
+    if not task.answers.has_labels:
         why = f"{config.model.name} was trained on scores called {earlier[0]!r}"
     elif dropped := _missing(earlier, task.labels):
         why += f"; dropped, without a row here: {_list_labels(dropped)}"
-    value = "kept" if config.model.head == "keep" else f"replaced by a new {task.probe}"
+    value = "kept" if config.model.head == "keep" else f"replaced by a new {task.head.probe}"
     return config, (decided("head", value, why, "--head", True),)
 
 

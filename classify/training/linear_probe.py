@@ -44,7 +44,9 @@ def init_head_from_probe(
     begin = time.perf_counter()
     classifier, world = strategy.classifier, strategy.world
     limit = row_limit(len(task.labels), is_final=is_final)
-    selected = cap_rows(task.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed)
+    selected = cap_rows(
+        task.targets.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed
+    )
     # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[selected], world, features=True)
@@ -52,9 +54,9 @@ def init_head_from_probe(
     head = sharding.gather_full(strategy.output_layer(), keep=True)
     before = {name: tensor.clone() for name, tensor in head.items()}
     if world.is_main:
-        targets, class_weights = data.targets[selected], task.class_weights(strategy.config, data.targets)
-        penalty = task.trained_penalty(is_final=is_final) if encoder_trained else None
-        weight, bias = task.fit_head(features, targets, penalty, class_weights)
+        targets, class_weights = data.targets[selected], task.head.class_weights(strategy.config, data.targets)
+        penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
+        weight, bias = task.head.fit(features, targets, penalty, class_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.set_output_layer(fitted["weight"], fitted["bias"])
@@ -79,11 +81,11 @@ def probe_folds(
     number_of = np.concatenate([folds, np.full(len(data.rows) - len(folds), -1)])
     outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
     if world.is_main:
-        class_weights = task.class_weights(strategy.config, data.targets)
-        penalty = task.choose_penalty(features, data.targets, class_weights)
+        class_weights = task.head.class_weights(strategy.config, data.targets)
+        penalty = task.head.choose_penalty(features, data.targets, class_weights)
         for number in range(int(folds.max()) + 1):
             learned, held_out = np.flatnonzero(number_of != number), np.flatnonzero(folds == number)
-            weight, bias = task.fit_head(features[learned], data.targets[learned], penalty, class_weights)
+            weight, bias = task.head.fit(features[learned], data.targets[learned], penalty, class_weights)
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()
@@ -96,7 +98,7 @@ def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
 
 def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
     """Whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
-    places, loss = selected[:_TRIED], task.loss(strategy.config, data.targets)
+    places, loss = selected[:_TRIED], task.head.loss(strategy.config, data.targets)
     logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]
     total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))

@@ -39,7 +39,9 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
         return Held(features, features @ weight.T + bias)
 
     train, task = splits.train, context.inputs.task
-    rows = cap_rows(task.stratify_by(train.targets), np.arange(len(train)), EXAMPLES, seed=context.config.training.seed)
+    rows = cap_rows(
+        task.targets.stratify_by(train.targets), np.arange(len(train)), EXAMPLES, seed=context.config.training.seed
+    )
     examples = context.compute_features(Split(train.table, train.rows[rows], train.targets[rows]))
     validation = compute(splits.validation)
     scored = validation if splits.test is None else compute(splits.test)

@@ -95,7 +95,7 @@ class Parts:
 
     def check(self, task: Task, config: TrainingConfig) -> None:
         """Raise InputError for parts that do not fit a task or the settings."""
-        known = {*task.selection, "loss", "rows", "per_class", "method", "thresholds", "unseen", "step", "epoch"}
+        known = {*task.scores.selection, "loss", "rows", "per_class", "method", "thresholds", "unseen", "step", "epoch"}
         if taken := sorted(name for name in self.metrics if name in known or name.endswith("_interval")):
             raise InputError(f"metrics: {taken[0]!r} is a name of the program's; give yours another.")
         settings = {

@@ -24,6 +24,7 @@ from classify.data.splits import Split, Splits
 from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
+from classify.evaluation.label_noise import choose_to_review
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
 from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
@@ -123,7 +124,7 @@ class Results:
         train, scored = splits.train, splits.scored
         if splits.folds is not None and scored is train:
             fit = functools.partial(task.baseline, seed=seed)
-            return cross_validate_baseline(texts(train), train.targets, splits.folds, fit, task.metrics)
+            return cross_validate_baseline(texts(train), train.targets, splits.folds, fit, task.scores.metrics)
         return task.baseline(texts(train), train.targets, texts(scored), scored.targets, seed)
 
     @functools.cached_property
@@ -133,7 +134,7 @@ class Results:
         if rows.predicted is None or rows.baseline is None:
             return None
         places = rows.independent
-        score, targets = self.task.row_scores, rows.targets[places]
+        score, targets = self.task.scores.row_scores, rows.targets[places]
         return sign_test(score(rows.predicted[places], targets), score(rows.baseline[places], targets))
 
     @functools.cached_property
@@ -145,7 +146,7 @@ class Results:
 
     def majority(self, rows: npt.NDArray[Any] | slice = slice(None)) -> MajorityBaseline:
         """Score predicting the most frequent label for some of the scored rows."""
-        return self.task.majority(self.splits.train.targets, self.splits.scored.targets[rows])
+        return self.task.scores.majority(self.splits.train.targets, self.splits.scored.targets[rows])
 
     @functools.cached_property
     def headline(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline]:
@@ -154,7 +155,7 @@ class Results:
             return self.scores, self.baseline, self.majority()
         baseline, unseen = self.baseline, ~self.seen
         if baseline is not None:
-            on_unseen = self.task.metrics(baseline.predicted[unseen], self.splits.scored.targets[unseen])
+            on_unseen = self.task.scores.metrics(baseline.predicted[unseen], self.splits.scored.targets[unseen])
             baseline = replace(baseline, metrics=on_unseen)
         return self.unseen, baseline, self.majority(unseen)
 
@@ -209,8 +210,8 @@ def _write_predictions(results: Results) -> None:
     if open_set is not None and results.splits.outside_scored is not None:
         files[scope.OUTSIDE_FILE] = (results.splits.outside_scored, open_set.outside_logits)
     for name, (split, logits) in files.items():
-        columns, predicted = task.prediction_columns(), results.predicted if split is results.splits.scored else None
-        fields = task.prediction_fields(task.probabilities(logits), digits, predicted)
+        columns, predicted = task.answers.columns(), results.predicted if split is results.splits.scored else None
+        fields = task.answers.fields(task.answers.probabilities(logits), digits, predicted)
         if open_set is not None and name in ("predictions.csv", scope.OUTSIDE_FILE):
             in_scope = open_set.outside if name == scope.OUTSIDE_FILE else open_set.in_scope
             columns, fields = open_set.scope.names(columns), open_set.scope.mark(fields, in_scope, digits)
@@ -239,9 +240,11 @@ def _write_suspects(results: Results) -> None:
     path.unlink(missing_ok=True)  # of an earlier run in this folder
     if splits.folds is None or splits.scored is not split or len(splits.columns.labels) > 1:
         return
-    probabilities = results.task.probabilities(results.final.scored)
-    suspects = results.task.suspects(probabilities, split.targets)
-    if suspects is not None and len(suspects.rows):
+    if not results.task.answers.has_confidence:
+        return
+    probabilities = results.task.answers.probabilities(results.final.scored)
+    suspects = choose_to_review(probabilities, split.targets)
+    if len(suspects.rows):
         columns = (splits.columns.text, splits.columns.labels[0])
         for_excel = results.context.config.training.excel_safe
         write_suspects(
@@ -277,7 +280,7 @@ def _write_metrics(results: Results) -> None:
     if results.splits.method is not None:
         method = {"method": results.splits.method, "folds": results.splits.num_folds}
     thresholds = {}
-    if results.task.has_thresholds:
+    if results.task.answers.thresholds is not None:
         thresholds = {"thresholds": SCORED_ROWS if results.splits.folds is None else OTHER_FOLDS}
     scores, baseline, majority = results.headline
     unseen = {} if results.unseen is None else {"unseen": scores.as_json()}
@@ -367,12 +370,13 @@ def _notes(results: Results) -> list[str]:
         majority=majority,
         baseline=baseline,
         paired=results.paired,
-        metric=results.task.primary,
+        metric=results.task.scores.primary,
         loss=advice.TrainingLoss(last if first is None else first, last, epochs, chance),
         balanced=results.context.config.training.class_weights == "balanced",
         folds=_time_of_folds(results),
     )
-    if results.task.has_thresholds and results.splits.test is None and results.splits.folds is None:
+    chosen = results.task.answers.thresholds is not None
+    if chosen and results.splits.test is None and results.splits.folds is None:
         notes.append(
             "the thresholds were chosen on the validation rows that are scored, so F1 may be too high; give "
             "--test-data, or --folds 5"

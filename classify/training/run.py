@@ -185,6 +185,6 @@ def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evalu
     names = max(0, rows - len(trainer.data.rows))  # of labels, as texts
     counted = f"{rows - names:,} rows" + (f" and {names} label names" if names else "")
     output.log(
-        f"head: {context.inputs.task.probe} fitted on the features of {counted}{validated} "
+        f"head: {context.inputs.task.head.probe} fitted on the features of {counted}{validated} "
         f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
     )

@@ -119,14 +119,14 @@ class TrainingContext:
 
     @property
     def selection_metric(self) -> str:
-        return self.config.training.metric_for_best_model or self.inputs.task.selection[0]
+        return self.config.training.metric_for_best_model or self.inputs.task.scores.selection[0]
 
     def score(self, task: Task, logits: Array, split: Split, predicted: Array | None = None) -> Scores:
         """The scores of a split's logits (rows, outputs), the caller's metrics among them; see `Task.score`."""
         texts = split.table.text_hashes(self.splits.columns.text)[split.rows]
         sampling = Sampling(texts, self.splits.num_folds if split is self.splits.train else 0)
-        scores = task.score(logits, split.targets, self.config.training.seed, predicted, sampling)
-        return self.inputs.parts.add_metrics(scores, task.probabilities(logits), split.targets)
+        scores = task.scores.score(logits, split.targets, self.config.training.seed, predicted, sampling)
+        return self.inputs.parts.add_metrics(scores, task.answers.probabilities(logits), split.targets)
 
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
         """The rows that the model learns from before any epoch: `data`, and the names of the labels.
@@ -136,7 +136,7 @@ class TrainingContext:
         texts = self.data.label_texts
         if texts is None:
             return data
-        counts = self.inputs.task.label_counts(self.splits.train.targets)
+        counts = self.inputs.task.targets.label_counts(self.splits.train.targets)
         labels = np.flatnonzero((counts > _RARE) | (10 * counts > counts.max()))
         rows = np.concatenate([data.rows, len(data.tokens) + labels])
         targets = np.concatenate([data.targets, labels.astype(data.targets.dtype)])
@@ -164,7 +164,7 @@ class TrainingContext:
     def settings(self) -> dict[str, Any]:
         """All settings by name, with the weights themselves where --class-weights names a file."""
         config = self.config
-        weights = self.inputs.task.file_weights(config.training)
+        weights = self.inputs.task.head.file_weights(config.training)
         return config.flat() if weights is None else {**config.flat(), "class_weights": weights.tolist()}
 
     def compute_logits(self, split: Split) -> npt.NDArray[np.float32]:
@@ -331,7 +331,7 @@ def _require_same(inputs: RunInputs, world: World) -> None:
     arguments = inputs.config.to_dict()
     for field in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(field)
-    weights = inputs.task.file_weights(inputs.config.training)
+    weights = inputs.task.head.file_weights(inputs.config.training)
     kinds = {"arguments": json.dumps(arguments, sort_keys=True), "data": inputs.splits.fingerprint}
     kinds["class weights"] = "" if weights is None else str(weights.tolist())
     if world.distributed:  # a model's name may mean another folder, or revision, on another machine
@@ -348,11 +348,13 @@ def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens]
         seed=config.training.seed,
         pad_token_id=get_padding_id(tokenizer),
         dropout=config.model.dropout,
-        problem_type=inputs.task.problem_type,
+        problem_type=inputs.task.head.problem_type,
         keep_head=config.model.head == "keep",
     )
     if config.model.head == "keep":
-        inputs.task.standardize_head(classifier.output_layer)
+        layer = classifier.output_layer
+        with torch.no_grad():
+            inputs.task.head.standardize(layer.weight, layer.bias)
     if config.model.kernels == "auto":
         classifier.install_kernels(device)
     for tokens in texts:

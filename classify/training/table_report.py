@@ -16,6 +16,7 @@ from classify.errors import EXCERPT, SHOWN, list_some
 from classify.findings import Finding, decisions, notes
 from classify.modeling.coverage import compute_unknown_share
 from classify.tables.text_hashes import EMPTY, group_duplicates
+from classify.tasks.base import format_value
 
 # Columns without a role that the terminal lists.
 _LISTED = 20
@@ -192,8 +193,10 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
         {
             "text": text,
             "labels": [
-                splits.encoder.format_target(target)
-                for target in np.unique(targets[[row for row in rows_of[group] if splits.labelled[row]]], axis=0)
+                format_value(label)
+                for label in splits.encoder.decode(
+                    np.unique(targets[[row for row in rows_of[group] if splits.labelled[row]]], axis=0)
+                )
             ],
             "where": where,
         }

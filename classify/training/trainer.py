@@ -408,12 +408,12 @@ def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit, parts: Pa
     """Make the trainer of a run, or of one fold, on these rows."""
     config, weights = strategy.config, None
     if config.sampler == "balanced":
-        stratify_by = task.stratify_by(data.targets)
+        stratify_by = task.targets.stratify_by(data.targets)
         weights = 1.0 / np.bincount(stratify_by)[stratify_by]
     batches = sampler.BatchSampler(
         len(data.rows), config.rows_per_step(strategy.world.num_devices), config.seed, weights
     )
-    return Trainer(strategy, data, batches, parts.choose_loss(task.loss(config, data.targets)))
+    return Trainer(strategy, data, batches, parts.choose_loss(task.head.loss(config, data.targets)))
 
 
 def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:

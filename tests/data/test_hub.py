@@ -46,7 +46,7 @@ try:
     tables = read_tables(config)
 except InputError as error:
     raise SystemExit(f"error: {error}")
-splits = split_table(tables, recognize(tables), 0)
+splits = split_table(tables, recognize(tables).targets, 0)
 parts = [len(part) if part else None for part in (splits.train, splits.validation, splits.test)]
 print(splits.labels, parts, list(splits.unlabelled))
 print(splits.train.table.form, splits.train.texts("text")[0], sep="; ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from classify.tasks.label_texts import label_texts
+from classify.tasks.label_columns import label_texts
 
 
 @pytest.mark.parametrize(

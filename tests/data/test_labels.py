@@ -20,9 +20,9 @@ from classify.errors import InputError
 from classify.tables.decide import Question, QuestionError
 from classify.tables.labels import find_separator, is_typo, name_classes, parse_list, split_cell
 from classify.tables.read import read_table
-from classify.tasks.multi_label import MultiLabel
+from classify.tasks import multi_label, single_label
+from classify.tasks.base import Task
 from classify.tasks.registry import recognize
-from classify.tasks.single_label import SingleLabel
 from tests.support.findings import decisions_of, notes_of
 
 COUNTS = {
@@ -36,7 +36,7 @@ def load(path: Path, counts: dict[str, int], **options: Any) -> Splits:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *((f"text {i}", label) for i, label in enumerate(labels))])
     tables = read_tables(DataConfig(data=str(path), **options))
-    return split_table(tables, recognize(tables), seed=0)
+    return split_table(tables, recognize(tables).targets, seed=0)
 
 
 def test_labels_that_differ_in_writing_alone_are_one_class(tmp_path: Path) -> None:
@@ -147,22 +147,23 @@ def test_a_cell_that_is_no_list(cell: str) -> None:
 
 def test_a_trained_model_reads_labels_however_they_are_written(tmp_path: Path) -> None:
     """Lists, other separators and spellings of its labels."""
-    task = MultiLabel(["a", "b", "c"], separator=",")
+    task = multi_label.make(["a", "b", "c"], separator=",")
     (tmp_path / "a.csv").write_text('text,label\none,"[""a"", ""b""]"\ntwo,a|C\nthree,\nfour,"b,c"\n')
     table = read_table(str(tmp_path / "a.csv"))
-    targets = task.for_table(table, "label").encode(table, "label", "the model")
+    targets = task.targets.for_table(table, "label").encode(table, "label", "the model")
     assert targets.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 1, 1]]
-    single = SingleLabel(["a", "b"]).for_table(table, "label")
-    assert single.are_labels(['["a"]', "", "[]"]) == [True, False, False]
+    single = single_label.make(["a", "b"]).targets.for_table(table, "label")
+    (tmp_path / "b.csv").write_text('text,label\none,"[""a""]"\ntwo,\nthree,[]\n')
+    assert single.labelled(read_table(str(tmp_path / "b.csv")), "label").tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize("task", [SingleLabel(["a", "b"]), MultiLabel(["a", "b"])], ids=["single", "multi"])
-def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: SingleLabel | MultiLabel) -> None:
+@pytest.mark.parametrize("task", [single_label.make(["a", "b"]), multi_label.make(["a", "b"])], ids=["single", "multi"])
+def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: Task) -> None:
     """One pass over the rows for each took more than 20 s."""
     (tmp_path / "test.csv").write_text("text,label\n" + "".join(f"new {n},u{n}\n" for n in range(100_000)))
     table, begin = read_table(str(tmp_path / "test.csv")), time.process_time()
     with pytest.raises(InputError, match=r"100000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
-        task.encode(table, "label", "--data")
+        task.targets.encode(table, "label", "--data")
     assert time.process_time() - begin < 10
 
 

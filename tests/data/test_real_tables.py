@@ -61,7 +61,7 @@ def test_what_can_be_trained_on(name: str) -> None:
     options, classes = LABELLED[name]
     config = DataConfig(data=str(DATA / name), **options)
     tables = read_tables(config)
-    splits = split_table(tables, recognize(tables), 42)
+    splits = split_table(tables, recognize(tables).targets, 42)
     assert len(splits.labels) == classes
     assert len(splits.validation) > 0
     assert len(set(splits.train.texts(splits.columns.text)[:50])) > 40, "texts, not classes"
@@ -74,4 +74,4 @@ def test_other_tasks_are_recognized(name: str) -> None:
     tables = read_tables(config)
     recognized = recognize(tables)
     assert (recognized.name, len(recognized.labels)) == (task, outputs)
-    assert len(split_table(tables, recognized, 42).validation) > 0
+    assert len(split_table(tables, recognized.targets, 42).validation) > 0

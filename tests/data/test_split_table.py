@@ -29,7 +29,7 @@ WORDS = "card lost late fee money transfer refund blocked phone app login slow c
 def load(path: Path, seed: int = 0, **options: Any) -> Splits:
     config = DataConfig(data=str(path), **options)
     tables = read_tables(config)
-    return split_table(tables, recognize(tables), seed)
+    return split_table(tables, recognize(tables).targets, seed)
 
 
 def sentence(draw: random.Random) -> str:
@@ -254,7 +254,7 @@ def test_swapped_pairs_stay_in_one_part(tmp_path: Path, options: dict[str, int])
     rows = [*pairs, *((second, first, label) for first, second, label in pairs)]
     config = DataConfig(data=str(write(tmp_path / "a.csv", rows, "sentence1,sentence2,label")))
     tables = read_tables(config)
-    splits = split_table(tables, recognize(tables), 0, **options)
+    splits = split_table(tables, recognize(tables).targets, 0, **options)
     assert splits.assignment is not None
     assert splits.assignment[:100].tolist() == splits.assignment[100:].tolist()
     assert ", swapped pairs in one split" in decisions_of(splits)[-1].why
@@ -526,7 +526,7 @@ def test_a_limit_of_validation_rows_is_noted_where_folds_have_none(tmp_path: Pat
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
     tables = read_tables(DataConfig(data=str(path), max_eval_samples=5))
     for folds, noted in ((4, True), (0, False)):
-        notes = notes_of(split_table(tables, recognize(tables), 0, folds))
+        notes = notes_of(split_table(tables, recognize(tables).targets, 0, folds))
         assert (
             "--max-eval-samples has no effect: with folds, no rows are held out that it could limit" in notes
         ) == noted

@@ -18,10 +18,8 @@ from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
+from classify.tasks import multi_label, regression, single_label
 from classify.tasks.base import Task
-from classify.tasks.multi_label import MultiLabel
-from classify.tasks.regression import Regression
-from classify.tasks.single_label import SingleLabel
 from classify.training import contrastive
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
@@ -45,14 +43,18 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     scores = np.array([float(score_of(n)) for n in range(ROWS)], dtype=np.float32)
     classes = np.arange(ROWS) % 3
     return {
-        "pairs": (SingleLabel(CLASSES), classes, {}),
-        "labels": (MultiLabel(CLASSES), marks, {}),
-        "balanced labels": (MultiLabel(CLASSES), marks, {"class_weights": "balanced"}),
-        "focal labels": (MultiLabel(CLASSES), marks, {"loss": "focal"}),
-        "focal": (SingleLabel(CLASSES), classes, {"loss": "focal"}),
-        "balanced classes": (SingleLabel(CLASSES), np.minimum(np.arange(ROWS) % 5, 2), {"class_weights": "balanced"}),
-        "chunks": (SingleLabel(CLASSES), classes, {}),
-        "scores": (Regression(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
+        "pairs": (single_label.make(CLASSES), classes, {}),
+        "labels": (multi_label.make(CLASSES), marks, {}),
+        "balanced labels": (multi_label.make(CLASSES), marks, {"class_weights": "balanced"}),
+        "focal labels": (multi_label.make(CLASSES), marks, {"loss": "focal"}),
+        "focal": (single_label.make(CLASSES), classes, {"loss": "focal"}),
+        "balanced classes": (
+            single_label.make(CLASSES),
+            np.minimum(np.arange(ROWS) % 5, 2),
+            {"class_weights": "balanced"},
+        ),
+        "chunks": (single_label.make(CLASSES), classes, {}),
+        "scores": (regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
 
 
@@ -68,7 +70,12 @@ def train_task(
         tokens = tokens.cut(9, POLICIES["chunks"])
         assert tokens.collate(np.arange(ROWS)).rows is not None
     model = load_pretrained(
-        resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0, problem_type=task.problem_type
+        resolve_model(str(folder)),
+        task.labels,
+        seed=SEED,
+        pad_token_id=0,
+        dropout=0.0,
+        problem_type=task.head.problem_type,
     )
     model.install_kernels(torch.device("cpu"))
     model.use_packing(packed)
@@ -77,7 +84,7 @@ def train_task(
         gradient_accumulation_steps=micro, **settings,  # type: ignore[arg-type]
     )  # fmt: skip
     data = TokenizedSplit(tokens, np.arange(ROWS), targets)
-    trainer = make_trainer(model, data, config, world, BATCH, task.loss(config, targets))
+    trainer = make_trainer(model, data, config, world, BATCH, task.head.loss(config, targets))
     contrastive.contrastive_warmup(trainer.strategy, data, task, 3)
     list(trainer.steps())
     logits = compute_logits(model, tokens, data.rows, world)
@@ -149,7 +156,12 @@ def test_the_first_step_is_that_of_transformers_own_loss(tmp_path: Path, name: s
     texts = [words_of(n, make_labels(n)) for n in rows.tolist()]
     second = [words_of(n + 1, []) for n in rows.tolist()] if name == "pairs" else None
     ours = load_pretrained(
-        resolve_model(str(folder)), task.labels, seed=SEED, pad_token_id=0, dropout=0.0, problem_type=task.problem_type
+        resolve_model(str(folder)),
+        task.labels,
+        seed=SEED,
+        pad_token_id=0,
+        dropout=0.0,
+        problem_type=task.head.problem_type,
     )
     stock = AutoModelForSequenceClassification.from_config(ours.model.config)
     stock.load_state_dict(ours.model.state_dict())
@@ -158,13 +170,12 @@ def test_the_first_step_is_that_of_transformers_own_loss(tmp_path: Path, name: s
     if name == "labels":
         given = given.float()
     elif name == "scores":
-        assert isinstance(task, Regression)
-        given = (given - task.center) / task.scale
+        given = (given - task.head.center) / task.head.scale
     loss = stock(**encoded, labels=given).loss
     loss.backward()
     tokens = tokenize(load_tokenizer(str(folder)), texts, 64, second=second)
     config = TrainingConfig(use_cpu=True)
-    term = task.loss(config, targets)
+    term = task.head.loss(config, targets)
     total = term.loss_sum(ours(ours.batch(tokens, rows)), torch.from_numpy(targets[rows]))
     mine = total / term.weight_sum(targets[rows])
     mine.backward()

@@ -19,7 +19,7 @@ from classify.config.parser import parse_training, training_parser, yaml_keys
 from classify.evaluation.automation import find_threshold
 from classify.prediction.thresholds import find_confidence
 from classify.tables.read import read_table
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from classify.training.inputs import check
 from tests.documents.test_readme import README, SAMPLE
 from tests.support import tiny
@@ -137,7 +137,7 @@ def test_so_many_right_predictions_just_show_a_precision_of_95_percent() -> None
 
 def test_a_row_is_accepted_from_the_confidence_on(place: Path, tmp_path: Path) -> None:
     labels = read_json(place / "out" / "config.json")["id2label"].values()
-    shown = find_confidence(str(place / "out"), SingleLabel(list(labels)), 0.5)
+    shown = find_confidence(str(place / "out"), single_label.make(list(labels)), 0.5)
     words = ["--model", str(place / "out"), "--data", str(place / "my.csv"), "--out", str(tmp_path / "p.csv"), "--cpu"]
     assert main(["predict", *words, "--min-precision", "0.5"]) == 0
     table = read_table(str(tmp_path / "p.csv"))

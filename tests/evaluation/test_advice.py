@@ -12,7 +12,7 @@ import pytest
 from classify.evaluation import advice, metrics
 from classify.evaluation.baseline import Baseline
 from classify.evaluation.scored_rows import SignTest, sign_test
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from tests.support.processes import ROOT
 
 LABELS = ["a", "b", "c", "d"]
@@ -52,12 +52,12 @@ def test_at_most_five_missed_classes_are_named() -> None:
 
 def test_the_largest_class_of_the_training_part_is_the_score_to_beat() -> None:
     train = np.array([1] * 60 + [0] * 40)
-    other = SingleLabel(LABELS).majority(train, np.array([1] * 31 + [0] * 69))
+    other = single_label.make(LABELS).scores.majority(train, np.array([1] * 31 + [0] * 69))
     assert (other.label, other.metrics["accuracy"]) == ("b", 0.31), (
         "though another class is the largest of the scored rows"
     )
     targets = np.array([1] * 69 + [0] * 31)
-    majority = SingleLabel(LABELS).majority(train, targets)
+    majority = single_label.make(LABELS).scores.majority(train, targets)
     assert majority.label == "b"
     assert majority.metrics["macro_f1"] == pytest.approx((2 * 69 / 169 + 0) / 2)
     assert majority.as_json() == {"label": "b", "accuracy": 0.69, "macro_f1": majority.metrics["macro_f1"]}
@@ -102,7 +102,7 @@ def test_a_loss_that_does_not_fall(first: float, last: float, epochs: float, par
 
 
 def summary(result: metrics.Scores, targets: list[int], rival: float | None = None, last: float = 0.1) -> list[str]:
-    majority = SingleLabel(LABELS).majority(np.array(targets), np.array(targets))
+    majority = single_label.make(LABELS).scores.majority(np.array(targets), np.array(targets))
     loss = advice.TrainingLoss(first=0.9, last=last, epochs=3.0, chance=math.log(len(LABELS)))
     baseline = None if rival is None else Baseline({"macro_f1": rival}, 1, 1.0)
     return advice.notes(

@@ -10,11 +10,11 @@ from sklearn.linear_model import LogisticRegression
 
 from classify.evaluation import baseline
 from classify.tables.read import read_table
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from tests.support import tiny
 from tests.support.processes import ROOT
 
-TASK = SingleLabel("abc")
+TASK = single_label.make("abc")
 
 
 def test_held_out_texts_are_scored_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_where_texts_have_no_spaces_it_reads_characters(name: str, lacking: bool
     order = np.random.default_rng(0).permutation(len(texts))
     train, test = order[len(texts) // 4 :], order[: len(texts) // 4]
     fit = [texts[row] for row in train], labels[train], [texts[row] for row in test], labels[test], 0
-    task = SingleLabel([str(number) for number in range(8)])
+    task = single_label.make([str(number) for number in range(8)])
     accuracy = task.baseline(*fit).metrics["accuracy"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baseline, "lack_spaces", lambda _: not lacking)

@@ -10,17 +10,17 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, m
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError
 from classify.evaluation.metrics import Scores, regression_metrics
-from classify.tasks.regression import Regression
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import regression, single_label
+from classify.tasks.base import Task
 
 
-def score(labels: list[str], rows: int = 200, seed: int = 0) -> tuple[SingleLabel, Scores, np.ndarray, np.ndarray]:
+def score(labels: list[str], rows: int = 200, seed: int = 0) -> tuple[Task, Scores, np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     targets = draw.integers(len(labels), size=rows)
     logits = draw.normal(size=(rows, len(labels))).astype(np.float32)
     logits[np.arange(rows), targets] += 1.0
-    task = SingleLabel(labels)
-    return task, task.score(logits, targets, seed=0), logits, targets
+    task = single_label.make(labels)
+    return task, task.scores.score(logits, targets, seed=0), logits, targets
 
 
 def test_glue_scores_of_two_classes() -> None:
@@ -54,9 +54,11 @@ def test_many_classes() -> None:
 @pytest.mark.parametrize("labels", [["a", "b"], ["a", "b", "c"], [str(n) for n in range(30)], ["1", "2", "3"]])
 def test_each_may_select_the_weights(labels: list[str]) -> None:
     task, scores, _, _ = score(labels)
-    assert set(task.selection) == set(scores.values), "the names that --metric-for-best-model takes are those computed"
-    for name in task.selection:
+    assert set(task.scores.selection) == set(scores.values), (
+        "the names that --metric-for-best-model takes are those computed"
+    )
+    for name in task.scores.selection:
         task.check_settings(TrainingConfig(metric_for_best_model=name))
     with pytest.raises(InputError, match="macro_f1, accuracy"):
         task.check_settings(TrainingConfig(metric_for_best_model="bleu"))
-    assert "mae" in Regression.selection
+    assert "mae" in regression.make("a").scores.selection

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, f1_score, jaccard_score, ro
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import binary_cross_entropy, correlation_interval, regression_metrics, sigmoid
 from classify.evaluation.multi_label_metrics import choose_thresholds, decision_metrics, score
-from classify.tasks.multi_label import MultiLabel
+from classify.tasks import multi_label
 
 LABELS = ["a", "b", "c", "d"]
 
@@ -96,13 +96,13 @@ def test_a_label_is_calibrated_by_scale_and_shift() -> None:
 
 def test_labels_are_stratified_by_the_rarest() -> None:
     targets = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [0, 0, 0], [1, 1, 0]], dtype=np.uint8)
-    assert MultiLabel(["a", "b", "c"]).stratify_by(targets).tolist() == [0, 1, 2, 3, 1]
+    assert multi_label.make(["a", "b", "c"]).targets.stratify_by(targets).tolist() == [0, 1, 2, 3, 1]
 
 
 def test_label_sets_are_alike_by_their_common_share() -> None:
     targets = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=np.uint8)
     expected = [[1, 0.5, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    np.testing.assert_allclose(MultiLabel(["a", "b", "c"]).similarity(targets), expected)
+    np.testing.assert_allclose(multi_label.make(["a", "b", "c"]).targets.similarity(targets), expected)
 
 
 def test_scores_are_scipys() -> None:

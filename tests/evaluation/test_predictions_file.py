@@ -13,12 +13,12 @@ from classify.evaluation.predictions_file import read_predictions, write_predict
 from classify.files import atomic_write
 from classify.tables.read import read_table
 from classify.tables.table import Table
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 
 
 def write(path: Path, table: Table, rows: np.ndarray, labels: list[str], probabilities: np.ndarray) -> None:
-    task = SingleLabel(labels)
-    write_predictions(path, table, rows, task.prediction_columns(), task.prediction_fields(probabilities))
+    task = single_label.make(labels)
+    write_predictions(path, table, rows, task.answers.columns(), task.answers.fields(probabilities))
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.jsonl"])

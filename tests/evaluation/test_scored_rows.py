@@ -7,7 +7,7 @@ import pytest
 
 from classify.evaluation.multi_label_metrics import jaccard
 from classify.evaluation.scored_rows import worst_rows
-from classify.tasks.regression import Regression
+from classify.tasks import regression
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_labels_that_are_not_fully_right(predicted: list[list[int]], worst: list
 )
 def test_scores_that_are_not_exact(predicted: list[float], worst: list[int]) -> None:
     targets = np.array([1.0, 2.0, 3.0])
-    scores = Regression(["score"]).row_scores(np.array(predicted), targets)
+    scores = regression.make(["score"]).scores.row_scores(np.array(predicted), targets)
     assert worst_rows(scores, 20).tolist() == worst
 
 

@@ -22,7 +22,7 @@ from classify.cli import main
 from classify.evaluation.scored_rows import ScoredRows
 from classify.export.base import Check, Sample
 from classify.prediction.predictor import load_classifier
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.documents import commands
@@ -123,7 +123,9 @@ def test_prediction_needs_no_torch(exported: Path) -> None:
     labels, imported = done.stdout.splitlines()
     assert imported == "[]"
     with load_classifier(str(exported)) as predictor:
-        expected = predictor.task.values(predictor.task.decide(predictor.probabilities(["my card was stolen", ""])))
+        expected = predictor.task.targets.decode(
+            predictor.task.answers.decide(predictor.probabilities(["my card was stolen", ""]))
+        )
     assert labels == str(expected)
 
 
@@ -143,7 +145,7 @@ def place(exported: Path, tmp_path: Path) -> Path:
 
 def expected_labels(exported: Path) -> list[str]:
     with load_classifier(str(exported)) as predictor:
-        return list(predictor.task.values(predictor.task.decide(predictor.probabilities(SHOWN))))
+        return predictor.answers(predictor.probabilities(SHOWN), None)
 
 
 def test_a_script_without_this_program_predicts_the_same(exported: Path, place: Path) -> None:
@@ -217,7 +219,7 @@ def test_eight_bits_are_refused_for_a_fall_that_is_no_chance(rows: int, worse: i
     good = np.eye(2, dtype=np.float32)[targets] * 4
     bad = good.copy()
     bad[:worse] = good[:worse, ::-1]
-    task = SingleLabel(["a", "b"])
+    task = single_label.make(["a", "b"])
     check = Check.compare(task, sample_of(targets, good), bad)
     assert (ONNXInt8().find_fault(check, task) is not None) == refused
 
@@ -279,7 +281,7 @@ def test_a_full_disk_is_one_line(finished: Path, tmp_path: Path, capsys: Any, mo
 
 def test_the_interval_of_the_change_is_paired() -> None:
     """Two of 100 rows get wrong, one gets right."""
-    task, logits = SingleLabel(["a", "b"]), np.tile(np.float32([1, 0]), (100, 1))
+    task, logits = single_label.make(["a", "b"]), np.tile(np.float32([1, 0]), (100, 1))
     targets = (np.arange(100) < 10).astype(np.int64)
     new = logits.copy()
     new[[5, 20, 30]] = [0, 1]

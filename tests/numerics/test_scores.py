@@ -16,10 +16,8 @@ from transformers import get_scheduler
 
 from classify.config.schema import TrainingConfig
 from classify.evaluation import baseline, metrics
-from classify.tasks import single_label
+from classify.tasks import multi_label, single_label
 from classify.tasks.heads import TRAINED_ENCODER_C
-from classify.tasks.multi_label import MultiLabel
-from classify.tasks.single_label import SingleLabel
 from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
 
@@ -102,16 +100,16 @@ def test_the_probe_weights_the_rows_of_each_class() -> None:
     draw = np.random.default_rng(3)
     labels = draw.choice(3, 200, p=[0.8, 0.15, 0.05])
     features = (draw.normal(size=(200, 6)) + 0.7 * np.eye(6)[labels]).astype(np.float32)
-    task, config = single_label.SingleLabel(["a", "b", "c"]), TrainingConfig(class_weights="balanced")
-    weights = task.class_weights(config, labels)
-    weight, bias = task.fit_head(features, labels, task.trained_penalty(is_final=True), class_weights=weights)
+    task, config = single_label.make(["a", "b", "c"]), TrainingConfig(class_weights="balanced")
+    weights = task.head.class_weights(config, labels)
+    weight, bias = task.head.fit(features, labels, task.head.trained_penalty(is_final=True), class_weights=weights)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     own = LogisticRegression(C=TRAINED_ENCODER_C, class_weight="balanced", tol=1e-6, max_iter=500)
     own.fit((features - mean) / scale, labels)
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(got, own.predict_proba((features - mean) / scale), atol=2e-3)
     plain = np.add(
-        features @ (fit := task.fit_head(features, labels, task.trained_penalty(is_final=True)))[0].T, fit[1]
+        features @ (fit := task.head.fit(features, labels, task.head.trained_penalty(is_final=True)))[0].T, fit[1]
     )
     assert (plain.argmax(axis=1) == 2).sum() < (got.argmax(axis=1) == 2).sum()
 
@@ -123,10 +121,10 @@ def test_the_rarer_of_two_classes_that_are_alike_is_predicted() -> None:
     centers = 3 * np.eye(8, 40)
     centers[1] = centers[0] + 1.2 * np.eye(8, 40)[1] / 3
     features = (draw.normal(size=(299, 40)) * 0.25 + centers[labels]).astype(np.float32)
-    task = single_label.SingleLabel([str(number) for number in range(8)])
+    task = single_label.make([str(number) for number in range(8)])
     recalls = []
-    for penalty in (TRAINED_ENCODER_C, task.trained_penalty(is_final=True)):
-        weight, bias = task.fit_head(features, labels, penalty)
+    for penalty in (TRAINED_ENCODER_C, task.head.trained_penalty(is_final=True)):
+        weight, bias = task.head.fit(features, labels, penalty)
         recalls.append(((features @ weight.T + bias).argmax(axis=1) == labels)[labels == 1].mean())
     assert recalls[0] < 0.1 < 0.4 < recalls[1], recalls
 
@@ -136,11 +134,13 @@ def test_the_probe_of_several_labels_weights_the_rows_with_a_label(value: float)
     draw = np.random.default_rng(4)
     targets = (draw.random((300, 2)) < [0.05, 0.4]).astype(np.uint8)
     features = (draw.normal(size=(300, 4)) + np.pad(targets, ((0, 0), (0, 2)))).astype(np.float32)
-    task = MultiLabel(["a", "b"])
+    task = multi_label.make(["a", "b"])
     plain, weighted = (
         np.add(
             features
-            @ (fit := task.fit_head(features, targets, task.trained_penalty(is_final=True), class_weights=given))[0].T,
+            @ (fit := task.head.fit(features, targets, task.head.trained_penalty(is_final=True), class_weights=given))[
+                0
+            ].T,
             fit[1],
         )
         for given in (None, np.array([value, 1.0], dtype=np.float32))
@@ -244,14 +244,14 @@ def test_one_class_in_the_training_part_is_predicted_always() -> None:
 def test_the_baseline_learns_and_says_how_many_rows() -> None:
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
     labels = np.array([0, 1] * 30)
-    result = SingleLabel("ab").baseline(texts, labels, ["my card", "a bank"], np.array([0, 1]), 0)
+    result = single_label.make("ab").baseline(texts, labels, ["my card", "a bank"], np.array([0, 1]), 0)
     assert (result.metrics, result.rows) == ({"accuracy": 1.0, "macro_f1": 1.0}, 60)
 
 
 def test_a_large_baseline_is_fitted_on_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "MAX_ROWS", 40)
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
-    result = SingleLabel("ab").baseline(texts, np.array([0, 1] * 30), ["my card"], np.array([0]), 0)
+    result = single_label.make("ab").baseline(texts, np.array([0, 1] * 30), ["my card"], np.array([0]), 0)
     assert result.rows == 40
 
 

@@ -27,7 +27,7 @@ from classify.prediction.pytorch import PyTorchPredictor
 from classify.prediction.thresholds import find_confidence, find_set_limit
 from classify.tables import writers
 from classify.tables.read import read_table
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import ROOT, rank_environments
@@ -203,7 +203,7 @@ def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, pr
 def test_a_rejected_row_is_not_accepted() -> None:
     """No held-out row has shown how often a rejection is right."""
     scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
-    columns = PredictionColumns(SingleLabel(["a", "b"]), min_confidence=0.85, scope=scope)
+    columns = PredictionColumns(single_label.make(["a", "b"]), min_confidence=0.85, scope=scope)
     outputs = np.log([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
     rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7, 0.7]]).astype(np.float32)))
     assert [row[:2] for row in rows] == [["oos", "false"], ["a", "true"], ["a", "false"]]
@@ -212,7 +212,7 @@ def test_a_rejected_row_is_not_accepted() -> None:
 
 def test_a_rejected_row_has_no_set_of_classes() -> None:
     scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
-    columns = PredictionColumns(SingleLabel(["a", "b"]), set_limit=0.3, scope=scope)
+    columns = PredictionColumns(single_label.make(["a", "b"]), set_limit=0.3, scope=scope)
     outputs = np.log([[0.9, 0.1], [0.9, 0.1]])
     rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7]]).astype(np.float32)))
     assert [row[-1] for row in rows] == ["", "a"]
@@ -238,7 +238,7 @@ def test_the_precision_of_held_out_rows_sets_the_confidence(
 
 def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
     rows = ScoredRows.read(trained)
-    task = SingleLabel(["app", "card", "money"])
+    task = single_label.make(["app", "card", "money"])
     best = rows.logits.argmax(axis=1)
     wrong = replace(rows, targets=(best + 1) % 3)
     wrong.write(tmp_path)
@@ -266,7 +266,7 @@ def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities:
 
 @pytest.mark.parametrize("count", [1, 7, 13, 99])
 def test_the_coverage_that_the_error_names_is_taken(trained: Path, tmp_path: Path, count: int) -> None:
-    rows, task = ScoredRows.read(trained), SingleLabel(["app", "card", "money"])
+    rows, task = ScoredRows.read(trained), single_label.make(["app", "card", "money"])
     drawn = np.arange(count) % 12
     few = replace(
         rows, hashes=np.arange(count, dtype=np.uint64), targets=rows.targets[drawn], logits=rows.logits[drawn],
@@ -310,7 +310,7 @@ def test_a_threshold_holds_on_new_rows() -> None:
 
 def test_rows_that_were_trained_on_set_no_threshold(trained: Path, tmp_path: Path) -> None:
     """Nor do copies of a text: 90 % of the rows are right, but of the texts that are new, and count once, a third."""
-    rows, task = ScoredRows.read(trained), SingleLabel(["app", "card", "money"])
+    rows, task = ScoredRows.read(trained), single_label.make(["app", "card", "money"])
     logits = np.eye(3, dtype=np.float32)[np.zeros(300, dtype=int)] * 3
     hashes, seen = np.arange(300, dtype=np.uint64), np.arange(300) < 240
     targets = np.where(np.arange(300) < 270, 0, 1)

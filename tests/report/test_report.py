@@ -64,7 +64,7 @@ def test_it_says_what_the_metrics_say(run: Path) -> None:
     text = write_report(run).read_text()
     page, metrics = Page(text), read_json(run / "metrics.json")
     task = Result.read(run).task
-    name = task.share or task.primary
+    name = task.scores.share or task.scores.primary
     assert show(name, metrics["test"][name]) in page.text
     assert f"{metrics['test']['rows']} test rows" in page.text
     for decision in read_json(run / "run.json")["guesses"]:
@@ -106,15 +106,17 @@ def test_nothing_is_requested_and_the_policy_allows_only_what_is_there(run: Path
 def test_the_scored_rows_are_those_of_the_predictions(run: Path) -> None:
     result, metrics = Result.read(run), read_json(run / "metrics.json")
     assert len(result.rows.targets) == len(result.texts) == metrics["test"]["rows"]
-    scored = result.task.score(result.rows.logits, result.rows.targets, seed=42)
+    scored = result.task.scores.score(result.rows.logits, result.rows.targets, seed=42)
     for name, value in scored.metrics.items():
         assert value == pytest.approx(metrics["test"][name], abs=1e-6), name
     assert result.rows.baseline is not None
-    own = result.task.row_scores(result.predicted, result.rows.targets)
-    other = result.task.row_scores(result.rows.baseline, result.rows.targets)
+    own = result.task.scores.row_scores(result.predicted, result.rows.targets)
+    other = result.task.scores.row_scores(result.rows.baseline, result.rows.targets)
     paired = metrics["baseline"]["paired"]
-    baseline = metrics["baseline"][result.task.row_metric]
-    assert abs(own.mean() - other.mean()) == pytest.approx(abs(metrics["test"][result.task.row_metric] - baseline))
+    baseline = metrics["baseline"][result.task.scores.row_metric]
+    assert abs(own.mean() - other.mean()) == pytest.approx(
+        abs(metrics["test"][result.task.scores.row_metric] - baseline)
+    )
     assert (paired["better"], paired["worse"]) == (int((own > other).sum()), int((own < other).sum()))
 
 
@@ -194,14 +196,14 @@ def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
     import dataclasses
 
     from classify.report.page import render
-    from classify.tasks.single_label import SingleLabel
+    from classify.tasks import single_label
 
     draw = np.random.default_rng(0)
     targets = draw.integers(150, size=20_000)
     logits = draw.normal(size=(20_000, 150)).astype(np.float32)
     logits[np.arange(20_000), targets] += 2.5
-    task = SingleLabel([f"class {number}" for number in range(150)])
-    scores = task.score(logits, targets, seed=0).as_json()
+    task = single_label.make([f"class {number}" for number in range(150)])
+    scores = task.scores.score(logits, targets, seed=0).as_json()
     result = Result.read(run)
     result = dataclasses.replace(
         result,
@@ -221,14 +223,14 @@ def test_the_confusions_of_ten_thousand_classes_take_little_memory(run: Path) ->
     import tracemalloc
 
     from classify.report.sections import confusion
-    from classify.tasks.single_label import SingleLabel
+    from classify.tasks import single_label
 
     targets = np.arange(20_000) % 10_000
     predicted = np.where(np.arange(20_000) % 4, targets, (targets + 1) % 10_000)
     rows = ScoredRows(np.arange(20_000, dtype=np.uint64), targets, np.zeros((20_000, 1), np.float32), predicted, None)
     result = dataclasses.replace(
         Result.read(run),
-        task=SingleLabel([f"class {number}" for number in range(10_000)]),
+        task=single_label.make([f"class {number}" for number in range(10_000)]),
         rows=rows,
         texts=("a text",) * 20_000,
     )

@@ -120,7 +120,7 @@ def test_many_clients_get_what_predict_gives(finished: Path, server: Server) -> 
     texts = [text for text, _ in tiny.table_rows(120, seed=9)]
     with load_classifier(str(finished), use_cpu=True) as predictor:
         expected = predictor.probabilities(texts)
-        labels = predictor.task.values(predictor.task.decide(expected))
+        labels = predictor.answers(expected, None)
     parts = [texts[start : start + 1 + start % 5] for start in range(100)]
     with ThreadPoolExecutor(16) as clients:
         answers = list(clients.map(server.predict, parts))
@@ -195,7 +195,7 @@ def test_other_tasks(case: str, model_folder: Path, tmp_path: Path) -> None:
     with serve(run) as server, load_classifier(str(run), use_cpu=True) as predictor:
         given = [one["prediction"] for one in server.predict(texts)]
         probabilities = predictor.probabilities([tuple(text) for text in texts] if case == "pair" else texts)
-    expected = predictor.task.values(predictor.task.decide(probabilities))
+    expected = predictor.answers(probabilities, None)
     assert given == (pytest.approx(expected, abs=1e-4) if case == "scores" else list(expected))
 
 
@@ -313,7 +313,7 @@ def test_workers_of_uvicorn_answer(finished: Path) -> None:
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(server.predict, [texts] * 8))
         with load_classifier(str(finished), use_cpu=True) as predictor:
-            expected = predictor.task.values(predictor.task.decide(predictor.probabilities(texts)))
+            expected = predictor.answers(predictor.probabilities(texts), None)
         assert all([one["prediction"] for one in answer] == list(expected) for answer in answers)
         process.terminate()
         assert process.wait(timeout=30) == 0

@@ -71,7 +71,7 @@ def read(arguments: list[str]) -> dict[str, Any]:
     config = parse_training(arguments, "corpus")
     tables = read_tables(config.data)
     task = recognize(tables)
-    splits = split_table(tables, task, config.training.seed)
+    splits = split_table(tables, task.targets, config.training.seed)
     texts = splits.columns.texts
     return {
         "text": list(texts.fields),

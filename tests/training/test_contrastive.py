@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from classify.config.schema import TrainingConfig
 from classify.errors import ClassifyError, InputError
 from classify.evaluation.inference import compute_logits
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from classify.training import contrastive
 from classify.training.run import train
 from tests.support import tiny
@@ -23,11 +23,11 @@ from tests.support.processes import run_ranks
 from tests.support.runs import FILES, data_and_model, make_config, make_trainer, read_json
 from tests.support.worlds import start_world
 
-TASK = SingleLabel("abc")
+TASK = single_label.make("abc")
 
 
 def alike(labels: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(TASK.similarity(labels.numpy()))
+    return torch.from_numpy(TASK.targets.similarity(labels.numpy()))
 
 
 def test_the_loss_is_the_mean_over_pairs_of_each_kind() -> None:

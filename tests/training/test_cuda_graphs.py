@@ -94,10 +94,10 @@ def test_replayed_means_are_those_of_the_texts_replayed(tmp_path: Path, monkeypa
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_contrastive_steps_leave_the_head_of_later_ones_alone(model_folder: Path) -> None:
-    from classify.tasks.single_label import SingleLabel
+    from classify.tasks import single_label
 
     trainer = make(model_folder)
-    strategy, task = trainer.strategy, SingleLabel(["a", "b", "c"])
+    strategy, task = trainer.strategy, single_label.make(["a", "b", "c"])
     contrast, rows = ContrastiveTrainer(strategy, trainer.data, task), torch.arange(16).numpy()
     strategy.module.train()
     head = strategy.classifier.output_layer.weight.detach().clone()

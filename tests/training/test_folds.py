@@ -88,11 +88,11 @@ def test_folds_of_a_probe_share_features_and_penalty(
     np.testing.assert_array_equal(*computed)
     rows, scored = predictions(out), ScoredRows.read(out)
     folds = np.array([int(row["fold"]) for row in rows])
-    fitter, features = trained_task(str(out)), computed[0]
+    fitter, features = trained_task(str(out)).head, computed[0]
     penalty = fitter.choose_penalty(features, scored.targets)
     for fold in (1, 2, 3):
         learned, held_out = folds != fold, folds == fold
-        weight, bias = fitter.fit_head(features[learned], scored.targets[learned], penalty=penalty)
+        weight, bias = fitter.fit(features[learned], scored.targets[learned], penalty=penalty)
         np.testing.assert_allclose(scored.logits[held_out], features[held_out] @ weight.T + bias, atol=2e-3)
 
 

@@ -20,10 +20,10 @@ from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.layers import parameter_depths
 from classify.modeling.loading import checkpoint_activations, freeze
+from classify.tasks import multi_label, regression, single_label
 from classify.tasks.heads import read_class_weights
-from classify.tasks.multi_label import BinaryCrossEntropy, MultiLabel
-from classify.tasks.regression import Regression
-from classify.tasks.single_label import CrossEntropy, SingleLabel, balanced_weights
+from classify.tasks.multi_label import BinaryCrossEntropy
+from classify.tasks.single_label import CrossEntropy, balanced_weights
 from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 from tests.support.worlds import start_world
@@ -46,7 +46,7 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
     data = dataclasses.replace(data, targets=settings.pop("labels", data.targets))
     config = TrainingConfig(use_cpu=True, max_steps=1, seed=SEED, logging_steps=1, max_grad_norm=0.0, **settings)
     trainer = make_trainer(
-        model, data, config, start_world(config), BATCH, SingleLabel("abc").loss(config, data.targets)
+        model, data, config, start_world(config), BATCH, single_label.make("abc").head.loss(config, data.targets)
     )
     caught: dict[str, torch.Tensor] = {}
 
@@ -150,15 +150,15 @@ def test_a_file_of_class_weights_that_does_not_fit(tmp_path: Path, content: str,
         read_class_weights(str(tmp_path / "w.json"), ["a", "b"])
 
 
-@pytest.mark.parametrize("kind", [SingleLabel, MultiLabel])
+@pytest.mark.parametrize("kind", [single_label, multi_label])
 def test_a_file_of_class_weights_that_changes_during_a_run_is_not_read_again(tmp_path: Path, kind: Any) -> None:
     """Else some folds of a cross-validation would be trained with others."""
     path, targets = tmp_path / "w.json", np.zeros(2, dtype=np.int64)
     path.write_text('{"a": 1, "b": 2}')
-    task, config = kind(["a", "b"]), TrainingConfig(class_weights=str(path))
+    task, config = kind.make(["a", "b"]), TrainingConfig(class_weights=str(path))
     task.check_settings(config)
     path.write_text('{"a": 1, "b": 9}')
-    assert task.class_weights(config, targets).tolist() == [1, 2]
+    assert task.head.class_weights(config, targets).tolist() == [1, 2]
 
 
 def test_class_weights_of_a_file_are_matched_by_name(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_class_weights_of_a_file_are_matched_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{"class_weights": "balanced"}, {"loss": "focal"}])
 def test_scores_have_no_classes_to_weigh(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="scores have no classes"):
-        Regression(["score"]).check_settings(TrainingConfig(**settings))
+        regression.make(["score"]).check_settings(TrainingConfig(**settings))
 
 
 def test_gradient_checkpointing_changes_nothing(model_folder: Path) -> None:

@@ -14,13 +14,13 @@ from classify.config.schema import TrainingConfig
 from classify.data.split_rows import cap_rows
 from classify.evaluation import metrics
 from classify.modeling.lora import add_adapters
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from classify.training import contrastive
 from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 from tests.support.worlds import start_world
 
-TASK = SingleLabel("abc")
+TASK = single_label.make("abc")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from classify.config.schema import TrainingConfig
-from classify.tasks.single_label import SingleLabel
+from classify.tasks import single_label
 from classify.training import contrastive
 from classify.training.run import train
 from classify.training.terminal import Timeline
@@ -93,5 +93,5 @@ def test_a_slow_first_step_on_pairs_cuts_no_others(
 
     monkeypatch.setattr(contrastive.ContrastiveTrainer, "train_step", take)
     strategy = make_trainer(model, data, config, start_world(config), 8).strategy
-    result = contrastive.contrastive_warmup(strategy, data, SingleLabel("abc"), 100, seconds=2.0)
+    result = contrastive.contrastive_warmup(strategy, data, single_label.make("abc"), 100, seconds=2.0)
     assert result.steps == pytest.approx(steps, abs=1)
