@@ -26,7 +26,7 @@ from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores as SplitScores
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.tables.table import Table
-from classify.tasks.heads import Weights, read_class_weights
+from classify.tasks.heads import Layer, Weights, read_class_weights
 
 if TYPE_CHECKING:
     import torch
@@ -142,8 +142,8 @@ class Head(ABC):
     @abstractmethod
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> tuple[Array, Array]:
-        """Fit an output layer on features (rows, width); return weights (outputs, width) and biases (outputs,).
+    ) -> Layer:
+        """Fit an output layer on features (rows, width).
 
         It is called before the epochs, and for each fold of a run without epochs. The default penalty is that of
         `choose_penalty`. `class_weights` are as `class_weights` returns them.

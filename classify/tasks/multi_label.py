@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,15 +49,18 @@ from classify.tables.table import Table
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task, format_value
 from classify.tasks.heads import (
     BALANCED,
+    FOCAL_GAMMA,
     TRAINED_ENCODER_C,
+    Layer,
     Weights,
-    fit_standardized,
+    choose_c,
+    fit_logistic,
+    fold_back,
     mean_one,
     send_weights,
     standardize,
 )
 from classify.tasks.label_columns import find_class_names, kept_labels
-from classify.tasks.single_label import FOCAL_GAMMA, choose_c
 
 if TYPE_CHECKING:
     import torch
@@ -175,7 +177,6 @@ class LabelSetHead(Head):
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Binary cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
         weights = self.class_weights(config, targets)
         return BinaryCrossEntropy(
             config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
@@ -185,14 +186,25 @@ class LabelSetHead(Head):
         return TRAINED_ENCODER_C
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """The C of the logistic regressions."""
         return _choose_c(standardize(features)[0], targets, class_weights)
 
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> tuple[Array, Array]:
-        """Fit one logistic regression per label, all with one C."""
-        return _fit_heads(features, targets, penalty, class_weights)
+    ) -> Layer:
+        """Fit one logistic regression per label, all with one C; a label of no row, or of all, gets zero weights."""
+        standard, mean, scale = standardize(features)
+        counts, outputs = targets.sum(axis=0, dtype=np.int64), len(self.labels)
+        weight, bias = np.zeros((outputs, features.shape[1])), np.zeros(outputs)
+        c = _choose_c(standard, targets, class_weights) if penalty is None else penalty
+        for number in range(outputs):
+            if 0 < counts[number] < len(targets):
+                rows = _row_weights(targets, number, class_weights)
+                solver = fit_logistic(standard, targets[:, number], c, rows)
+                weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
+            else:  # half a row of the other kind
+                share = (counts[number] + 0.5) / (len(targets) + 1)
+                bias[number] = math.log(share / (1 - share))
+        return fold_back(weight, bias, mean, scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """A scale and a shift for each label."""
@@ -373,7 +385,7 @@ class BinaryCrossEntropy(Loss):
     padding = _NO_ROW
 
     label_smoothing: float = 0.0
-    positive_weights: npt.NDArray[np.float32] | None = None
+    positive_weights: Weights = None
     gamma: float = 0.0
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -461,29 +473,3 @@ def _choose_c(standard: npt.NDArray[np.float32], targets: Array, class_weights: 
         for number in frequent
     ]
     return float(np.exp(np.mean(np.log(options)))) if options else 1.0
-
-
-def _fit_heads(
-    features: npt.NDArray[np.float32], targets: Array, c: float | None, class_weights: Weights = None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Fit a logistic regression for each label; one without rows, or with all, gets zero weights."""
-    from sklearn.linear_model import LogisticRegression
-
-    def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        labels = targets.shape[1]
-        weight, bias = np.zeros((labels, features.shape[1])), np.zeros(labels)
-        counts = targets.sum(axis=0, dtype=np.int64)
-        best_c = _choose_c(standard, targets, class_weights) if c is None else c
-        for number in range(labels):
-            if 0 < counts[number] < len(targets):
-                solver = LogisticRegression(C=best_c, max_iter=200, tol=1e-3)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # not converged: not actionable
-                    solver.fit(standard, targets[:, number], sample_weight=_row_weights(targets, number, class_weights))
-                weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
-            else:  # half a row of the other kind
-                share = (counts[number] + 0.5) / (len(targets) + 1)
-                bias[number] = math.log(share / (1 - share))
-        return weight, bias
-
-    return fit_standardized(features, solve)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
@@ -15,21 +12,8 @@ from classify.tasks import multi_label, regression, single_label
 from classify.tasks.base import Task
 from classify.tasks.multi_label import count_cells, find_separator
 
-
-class Kind(NamedTuple):
-    """A task's name in the files of a run, and how it is made from tables, and from classify.json."""
-
-    name: str
-    from_tables: Callable[[InputTables], Task]
-    from_settings: Callable[[Sequence[str], Mapping[str, Any]], Task]
-
-
-# By the value of --task.
-TASKS = {
-    "single": Kind(single_label.NAME, single_label.from_tables, single_label.from_settings),
-    "multi": Kind(multi_label.NAME, multi_label.from_tables, multi_label.from_settings),
-    "regression": Kind(regression.NAME, regression.from_tables, regression.from_settings),
-}
+# The file of each task, by the value of --task.
+TASKS = {"single": single_label, "multi": multi_label, "regression": regression}
 
 
 def recognize(tables: InputTables) -> Task:
@@ -42,7 +26,8 @@ def recognize(tables: InputTables) -> Task:
         if requested != "multi" and len(columns.labels) > 1:
             names = ", ".join(columns.labels)
             raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
-        return TASKS[requested].from_tables(tables)
+        task: Task = TASKS[requested].from_tables(tables)
+        return task
     if len(columns.labels) > 1:
         with_labels = (table for table in tables.every if table.has_column(columns.label))
         joined = {cell for table in with_labels for cell in table.dictionary_encode(columns.label)[0]}
@@ -62,21 +47,22 @@ def recognize(tables: InputTables) -> Task:
         return regression.from_tables(tables)
     if column.is_numeric and tables.config.label_separator is None and not lists:
         return single_label.from_tables(tables)
-    return (
-        single_label.from_tables(tables) if find_separator(tables, cells) is None else multi_label.from_tables(tables)
-    )
+    if find_separator(tables, cells) is None:
+        return single_label.from_tables(tables)
+    return multi_label.from_tables(tables)
 
 
 def trained_task(folder: str) -> Task:
     """The task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
-    settings, kinds = read_settings(folder), {kind.name: kind for kind in TASKS.values()}
-    if settings["task"] not in kinds:
+    settings, files = read_settings(folder), {file.NAME: file for file in TASKS.values()}
+    if settings["task"] not in files:
         raise InputError(
-            f"classify.json: expected one of the tasks {', '.join(kinds)}. Got {settings['task']!r} instead; "
+            f"classify.json: expected one of the tasks {', '.join(files)}. Got {settings['task']!r} instead; "
             "predict with the version that trained the model (see run.json)."
         )
     try:
-        return kinds[settings["task"]].from_settings(read_labels(folder), settings)
+        task: Task = files[settings["task"]].from_settings(read_labels(folder), settings)
+        return task
     except KeyError as error:
         raise InputError(
             f"--model {folder}: classify.json has no {error}; restore the file of the training run."

@@ -31,7 +31,7 @@ from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
-from classify.tasks.heads import Weights, fit_standardized, standardize
+from classify.tasks.heads import Layer, Weights, fold_back, standardize
 from classify.tasks.label_columns import check_empty_labels
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _STRATA = 5
 # Numbers with this many rows each, or more, may be classes.
 _ROWS_A_CLASS = 4
-# Strengths of the ridge that leave-one-out cross-validation chooses from, and the one on features that were trained on.
+# Strengths of the ridge that leave-one-out cross-validation chooses from.
 _ALPHAS = np.logspace(0, 5, 11).tolist()
+# The strength on features that were trained on the same targets.
 _TRAINED_ENCODER_ALPHA = 1e4
 
 
@@ -145,25 +146,20 @@ class NumberHead(Head):
         return _TRAINED_ENCODER_ALPHA
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """The alpha of a ridge regression."""
         return float(self._fit_ridge(standardize(features)[0], targets, _ALPHAS).alpha_)
 
-    def _fit_ridge(self, standard: npt.NDArray[np.float32], targets: Array, alphas: Sequence[float]) -> Any:
+    def _fit_ridge(self, standard: Array, targets: Array, alphas: Sequence[float]) -> Any:
         from sklearn.linear_model import RidgeCV
 
         return RidgeCV(alphas=alphas).fit(standard.astype(np.float64), (targets - self.center) / self.scale)
 
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> tuple[Array, Array]:
-        """Fit a ridge regression to the standardized targets; there are no classes to weight."""
-        alphas = _ALPHAS if penalty is None else [penalty]
-
-        def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-            solver = self._fit_ridge(standard, targets, alphas)
-            return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
-
-        return fit_standardized(features, solve)
+    ) -> Layer:
+        """Fit a ridge regression, whose alpha is the penalty; there are no classes to weight."""
+        standard, mean, scale = standardize(features)
+        solver = self._fit_ridge(standard, targets, _ALPHAS if penalty is None else [penalty])
+        return fold_back(np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_), mean, scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """The scale and shift from standardized targets to targets."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -36,9 +35,14 @@ from classify.tables.table import Table
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
 from classify.tasks.heads import (
     BALANCED,
+    C_VALUES,
+    FOCAL_GAMMA,
     TRAINED_ENCODER_C,
+    Layer,
     Weights,
-    fit_standardized,
+    choose_c,
+    fit_logistic,
+    fold_back,
     mean_one,
     send_weights,
     standardize,
@@ -51,18 +55,14 @@ if TYPE_CHECKING:
 NAME = "single_label"
 # Target of a padding row; torch's cross-entropy ignores it.
 _NO_LABEL = -100
-_FOLDS = 3
-# C of the probe, on standardized features: noisy labels need small values, many classes large ones.
-_C_VALUES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-_LEAST_PROBABILITY = 1e-9
-# Exponent of the focal loss, the best in its paper (table 1b).
-FOCAL_GAMMA = 2.0
-# Classes up to which C after contrastive steps is that of `heads`. Beyond it grows in proportion where epochs follow.
-# Else it grows with the square, up to the largest of the values above: among many classes some are alike, and a strong
-# penalty never predicts the rarer one.
-_FEW_CLASSES, _FEW_FINAL_CLASSES = 8, 3
-# Different numbers from which labels may be scores, and those of the scale from 0 to 10 (NPS), which are no indices.
+# Classes up to which C after steps on pairs is that of `heads`; where epochs follow, it grows in proportion beyond.
+_FEW_CLASSES = 8
+# The same where no epochs follow; beyond, C grows with the square, up to the largest that is tried: among many classes
+# some are alike, and a strong penalty never predicts the rarer one.
+_FEW_FINAL_CLASSES = 3
+# Different numbers from which labels may be scores.
 _FEWEST_SCORES = 3
+# Numbers of the scale from 0 to 10 (NPS), which are no indices.
 _NPS_SCORES = 11
 # Between labels, or the parts of one.
 _DIVIDERS = frozenset("|;")
@@ -125,29 +125,52 @@ class ClassHead(Head):
     probe = "logistic regression"
 
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
-        if config.class_weights == BALANCED:
-            return balanced_weights(targets, len(self.labels))
-        return self.file_weights(config)
+        """Balanced weights are inversely proportional to the rows of a class, 1 on average over rows.
+
+        As scikit-learn's "balanced" (King and Zeng, 2001). A class without rows has weight 1.
+        """
+        if config.class_weights != BALANCED:
+            return self.file_weights(config)
+        counts = np.bincount(targets, minlength=len(self.labels))
+        present = max(1, int((counts > 0).sum()))
+        weights = np.where(counts > 0, len(targets) / (present * np.maximum(counts, 1)), 1.0)
+        return weights.astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        """Cross-entropy, or focal loss, with --label-smoothing-factor and --class-weights."""
         weights = self.class_weights(config, targets)
         return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
 
     def trained_penalty(self, *, is_final: bool) -> float:
         if not is_final:
             return TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
-        return min(_C_VALUES[-1], TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
+        return min(C_VALUES[-1], TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """The C of a logistic regression."""
         return choose_c(standardize(features)[0], targets, _row_weights(class_weights, targets))
 
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> tuple[Array, Array]:
-        """Fit a multinomial logistic regression."""
-        return fit_logistic_head(features, targets, len(self.labels), penalty, _row_weights(class_weights, targets))
+    ) -> Layer:
+        """Fit a multinomial logistic regression; the penalty is its C.
+
+        Two classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a
+        row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
+        """
+        standard, mean, scale = standardize(features)
+        row_weights = _row_weights(class_weights, targets)
+        weight, bias = np.zeros((len(self.labels), features.shape[1])), np.zeros(len(self.labels))
+        present = np.unique(targets)
+        if len(present) > 1:
+            c = choose_c(standard, targets, row_weights) if penalty is None else penalty
+            solver = fit_logistic(standard, targets, c, row_weights)
+            if len(present) == 2:
+                half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
+                weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
+            else:
+                weight[present], bias[present] = solver.coef_, solver.intercept_
+        absent = np.setdiff1d(np.arange(len(self.labels)), present)
+        bias[absent] = bias[present].min() - 1.0
+        return fold_back(weight, bias, mean, scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """One temperature for all classes, as scale and shift."""
@@ -291,7 +314,7 @@ class CrossEntropy(Loss):
     padding = _NO_LABEL
 
     label_smoothing: float = 0.0
-    class_weights: npt.NDArray[np.float32] | None = None
+    class_weights: Weights = None
     gamma: float = 0.0
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -306,8 +329,7 @@ class CrossEntropy(Loss):
         right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
         return (losses * (1 - right) ** self.gamma).sum()
 
-    def weight_sum(self, targets: npt.NDArray[np.int64]) -> float:
-        """The sum of the row weights: the number of rows if classes are not weighted."""
+    def weight_sum(self, targets: Array) -> float:
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
 
 
@@ -324,83 +346,5 @@ def _are_indices(numbers: Sequence[float] | npt.NDArray[np.float64]) -> bool:
     return len(numbers) != _NPS_SCORES and list(numbers) == list(range(len(numbers)))
 
 
-def balanced_weights(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.float32]:
-    """Return weights (classes,) inversely proportional to class frequency in `labels`, 1 on average over rows.
-
-    As scikit-learn's "balanced" (King and Zeng, 2001). A class without rows has weight 1.
-    """
-    counts = np.bincount(labels, minlength=classes)
-    present = max(1, int((counts > 0).sum()))
-    weights = np.where(counts > 0, len(labels) / (present * np.maximum(counts, 1)), 1.0)
-    return weights.astype(np.float32)
-
-
 def _row_weights(class_weights: Weights, targets: Array) -> Weights:
     return None if class_weights is None else mean_one(class_weights[targets])
-
-
-def fit_logistic_head(
-    features: npt.NDArray[np.float32],
-    labels: npt.NDArray[np.int64],
-    classes: int,
-    c: float | None = None,
-    row_weights: Weights = None,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Fit logistic regression on features (rows, width); return weights (classes, width) and biases (classes,).
-
-    `c` is the inverse of the regularization, by default the one that cross-validation chooses. `row_weights` (rows,)
-    weight the losses. Features are standardized for the solver, and the scaling is folded back into the weights. Two
-    classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a row in
-    `labels` (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    def solve(standard: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
-        present = np.unique(labels)
-        if len(present) > 1:
-            best = choose_c(standard, labels, row_weights) if c is None else c
-            solver = LogisticRegression(C=best, max_iter=200, tol=1e-3)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # not converged, many classes: not actionable
-                solver.fit(standard, labels, sample_weight=row_weights)
-            if len(present) == 2:
-                half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
-                weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
-            else:
-                weight[present], bias[present] = solver.coef_, solver.intercept_
-        absent = np.setdiff1d(np.arange(classes), present)
-        bias[absent] = bias[present].min() - 1.0
-        return weight, bias
-
-    return fit_standardized(features, solve)
-
-
-def choose_c(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: Weights = None) -> float:
-    """The C with the lowest log loss in cross-validation on standardized features (rows, width).
-
-    Each fold goes from strong to weak regularization with a warm start, so the search costs little more than one fit.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    weights = np.ones(len(labels), dtype=np.float32) if row_weights is None else row_weights
-    fold = np.empty(len(labels), dtype=np.int64)
-    by_class = np.argsort(labels, kind="stable")  # deal out each class in turn: stratified folds
-    fold[by_class] = np.arange(len(labels)) % _FOLDS
-    losses = np.zeros(len(_C_VALUES))
-    for number in range(_FOLDS):
-        held_out = fold == number
-        if not held_out.any() or len(np.unique(labels[~held_out])) < 2:
-            continue
-        solver = LogisticRegression(max_iter=100, tol=1e-2, warm_start=True)
-        for place, c in enumerate(_C_VALUES):
-            solver.C = c
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                solver.fit(features[~held_out], labels[~held_out], sample_weight=weights[~held_out])
-            probabilities = solver.predict_proba(features[held_out])
-            column = np.searchsorted(solver.classes_, labels[held_out]).clip(max=len(solver.classes_) - 1)
-            of_label = probabilities[np.arange(len(column)), column]
-            of_label[solver.classes_[column] != labels[held_out]] = 0.0  # class without rows outside this fold
-            losses[place] -= np.log(of_label.clip(min=_LEAST_PROBABILITY)) @ weights[held_out]
-    return _C_VALUES[int(losses.argmin())]

@@ -16,7 +16,7 @@ from transformers import get_scheduler
 
 from classify.config.schema import TrainingConfig
 from classify.evaluation import baseline, metrics
-from classify.tasks import multi_label, single_label
+from classify.tasks import heads, multi_label, single_label
 from classify.tasks.heads import TRAINED_ENCODER_C
 from classify.training.progress import Progress
 from classify.training.trainer import learning_rate_factor
@@ -84,11 +84,11 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, 300)
     features = (draw.normal(size=(300, 8)) * draw.uniform(0.01, 20, 8) + 5 + labels[:, None]).astype(np.float32)
-    weight, bias = single_label.fit_logistic_head(features, labels, classes)
+    weight, bias = single_label.make("abcde"[:classes]).head.fit(features, labels)
     assert weight.shape == (classes, 8)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     standard = ((features - mean) / scale).astype(np.float32)
-    own = LogisticRegression(C=single_label.choose_c(standard, labels), max_iter=200, tol=1e-3).fit(standard, labels)
+    own = LogisticRegression(C=heads.choose_c(standard, labels), max_iter=200, tol=1e-3).fit(standard, labels)
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(got, own.predict_proba(standard), atol=2e-4)
     if classes == 2:
@@ -210,34 +210,34 @@ def test_the_probes_strength_is_the_best_of_cross_validation(noise: float) -> No
             LogisticRegression(C=c, max_iter=1_000), features, labels, cv=PredefinedSplit(fold),
             scoring="neg_log_loss",
         ).mean()
-        for c in single_label._C_VALUES
+        for c in heads.C_VALUES
     ]  # fmt: skip
-    chosen = single_label.choose_c(features, labels)
-    assert chosen == single_label._C_VALUES[int(np.argmin(losses))]
+    chosen = heads.choose_c(features, labels)
+    assert chosen == heads.C_VALUES[int(np.argmin(losses))]
     if noise == 1.0:
-        assert chosen == min(single_label._C_VALUES)
+        assert chosen == min(heads.C_VALUES)
     if noise == 0.0:
-        assert chosen == max(single_label._C_VALUES)
+        assert chosen == max(heads.C_VALUES)
 
 
 def test_cross_validation_with_classes_of_one_row() -> None:
     """A class with no row outside a fold has probability zero there; that ends nothing."""
     features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert single_label.choose_c(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in single_label._C_VALUES
-    assert single_label.choose_c(features[:2], np.array([0, 1])) in single_label._C_VALUES
+    assert heads.choose_c(features, np.array([0, 0, 0, 0, 0, 0, 0, 1, 2])) in heads.C_VALUES
+    assert heads.choose_c(features[:2], np.array([0, 1])) in heads.C_VALUES
 
 
 def test_a_class_the_training_part_lacks_is_not_predicted() -> None:
     draw = np.random.default_rng(0)
     labels = draw.choice([0, 2], 100)
     features = (draw.normal(size=(100, 4)) + labels[:, None]).astype(np.float32)
-    weight, bias = single_label.fit_logistic_head(features, labels, 3)
+    weight, bias = single_label.make("abc").head.fit(features, labels)
     assert not ((features @ weight.T + bias).argmax(axis=1) == 1).any()
 
 
 def test_one_class_in_the_training_part_is_predicted_always() -> None:
     features = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
-    weight, bias = single_label.fit_logistic_head(features, np.ones(10, dtype=np.int64), 3)
+    weight, bias = single_label.make("abc").head.fit(features, np.ones(10, dtype=np.int64))
     assert set((features @ weight.T + bias).argmax(axis=1)) == {1}
 
 
