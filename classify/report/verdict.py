@@ -29,8 +29,6 @@ WEAK, _NAMED = 0.6, 3
 _LISTED, _NEARLY_ALL = 6, 0.95
 # Percent below which a precision is not worth a threshold.
 _LEAST_PRECISION = 50
-# How the flag of a note on typing errors among the labels begins.
-_MERGES = "--label-names "
 
 
 @dataclass(frozen=True)
@@ -163,8 +161,6 @@ def find_steps(result: Result) -> list[Step]:
     suspects, curve = read_suspects(result.folder, 0)[1], Curve.read(result.folder)
     again = f"classify train --like {folder}"  # with the flags of the run
     suggest = f"classify suggest --model {folder} --data unlabelled.csv --count 50"
-    if flag := next((one["flag"] for one in result.run.get("findings", []) if one["flag"].startswith(_MERGES)), None):
-        steps.append(Step("merge the labels that are typing errors, if they are", f"{again} {flag}"))
     if suspects:
         steps.append(
             Step(

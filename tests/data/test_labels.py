@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import random
 import shlex
 import time
 import unicodedata
@@ -18,7 +17,7 @@ from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
 from classify.tables.decide import Question, QuestionError
-from classify.tables.labels import find_separator, is_typo, name_classes, parse_list, split_cell
+from classify.tables.labels import find_separator, name_classes, parse_list, split_cell
 from classify.tables.read import read_table
 from classify.tasks import multi_label, single_label
 from classify.tasks.base import Task
@@ -162,37 +161,8 @@ def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: Task) -> 
     """One pass over the rows for each took more than 20 s."""
     (tmp_path / "test.csv").write_text("text,label\n" + "".join(f"new {n},u{n}\n" for n in range(100_000)))
     table, begin = read_table(str(tmp_path / "test.csv")), time.process_time()
-    with pytest.raises(InputError, match=r"100000 labels are in no row of --data: 'u0' \(.*test.csv line 2\), 'u1' "):
+    with pytest.raises(
+        InputError, match=r"test.csv line 2: the label 'u0' is in no row of --data(.*\n)*.*100000 labels in all"
+    ):
         task.targets.encode(table, "label", "--data")
     assert time.process_time() - begin < 10
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant", "may_be"),
-    [
-        ("Biling", "Billing", True), ("Billling", "Billing", True), ("Bililng", "Billing", True),
-        ("tehcnical issue", "technical issues", True), ("satisfied", "unsatisfied", False), ("legal", "illegal", False),
-        ("1 star", "2 star", False), ("level 10", "level 1", False), ("pos", "neg", False), ("card", "cash", False),
-    ],
-)  # fmt: skip
-def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
-    assert is_typo(typed, meant) is may_be
-    assert bool(notes_of(name_classes({typed: 1, meant: 30, "another": 20}))) is may_be
-
-
-def test_typing_errors_are_one_note_with_one_flag() -> None:
-    rows = {"Shipping": 46, "Shiping": 5, "Feature request": 24, "Feature reqest": 3, "card": 30, "cart": 9}
-    (typos,) = name_classes(rows).findings()
-    assert typos.flag == "--label-names 'Shiping=Shipping,Feature reqest=Feature request'"
-    names = name_classes(rows, requested=shlex.split(typos.flag)[1])
-    assert (names.of("Shiping"), names.of("Feature reqest")) == ("Shipping", "Feature request")
-
-
-@pytest.mark.parametrize("length", [60, 3_000])
-def test_long_labels_are_compared_in_time(length: int) -> None:
-    """Sentences are no typing errors; with a quadratic comparison 2.7 MB took minutes."""
-    draw = random.Random(0)
-    labels = ["".join(draw.choices("abcdefgh ", k=length)) for _ in range(300)]
-    begin = time.process_time()
-    assert notes_of(name_classes(dict.fromkeys(labels, 2))) == []
-    assert time.process_time() - begin < 5
