@@ -7,7 +7,7 @@ its values better than chance does. Between two that fit, or where none does, th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import rules
 from classify.tables.decide import Question, QuestionError
-from classify.tables.profile import SURE, Profile, measure_told, parse_number, profile, sample_rows
+from classify.tables.profile import MOST, SURE, Profile, measure_told, parse_number, profile, sample_rows
 from classify.tables.rules import normalize_name
 from classify.tables.split_column import SplitColumn
 from classify.tables.table import Table
@@ -31,8 +31,13 @@ _FEWEST_MARKS = 3
 _FEWEST_ROWS = 50
 # Rows of a label below which it is too rare for that.
 _TOLD_ROWS = 20
-# Share of empty cells from which a column is hardly a text.
+# Share of filled cells from which a column may be a text.
 _FEWEST_FILLED = 0.5
+# Why a column was taken that has a known name.
+_NAMED = "named so"
+# Share of different values from which a column of a known name is one of texts, unless its cells have several words.
+_DISTINCT = 0.25
+_SEVERAL_WORDS = 3
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,10 @@ class Columns:
 
     @property
     def text(self) -> str:
-        """The column that holds all of a row's text."""
         return self.texts.whole
 
     @property
     def label(self) -> str:
-        """The column that holds all of a row's labels."""
         return ",".join(self.labels)
 
 
@@ -95,23 +98,22 @@ def find_columns(
             f"{table.path}: expected a column with texts and one with labels. Got the one column {table.columns[0]!r}."
         )
     faults.raise_if_any()
-    search = _Search(table, tuple(fields), tuple(pair), tuple(labels), unlabelled)
+    search = _Search(table, frozenset(named), pair[0] if pair else None, unlabelled)
     text = _Choice(tuple(fields)) if fields else search.find_texts()
     chosen = TextColumns((), None, delimiter)
-    if not isinstance(text, Question):
+    if isinstance(text, _Choice):
         chosen = TextColumns(text.names, pair[0] if pair else text.pair, delimiter)
     label = _Choice(tuple(labels)) if labels else search.find_labels(chosen.named)
     if isinstance(text, Question) or isinstance(label, Question):
-        raise QuestionError(table.path, [one for one in (text, label) if isinstance(one, Question)], search.hint)
-    findings = [
-        decided(f"{role} column{'s' * (len(choice.names) > 1)}", ", ".join(choice.names), choice.why, flag, printed)
-        for role, choice, flag, printed in (
-            ("text", text, "--text-column", False), ("label", label, "--label-column", "named" not in label.why),
-        )
-        if choice.why
-    ]  # fmt: skip
-    if not fields:
-        findings += search.note_unread({*chosen.named, *label.names}, chosen)
+        hint = "" if table.has_names else "There is no header: columns are numbered."
+        raise QuestionError(table.path, [one for one in (text, label) if isinstance(one, Question)], hint)
+    findings = [] if fields else search.note_unread({*chosen.named, *label.names}, chosen)
+    if label.why:
+        what = "label columns" if len(label.names) > 1 else "label column"
+        is_printed = label.why != _NAMED
+        findings.insert(0, decided(what, ", ".join(label.names), label.why, "--label-column", is_printed))
+    if text.why:
+        findings.insert(0, decided("text column", text.names[0], text.why, "--text-column"))
     return Columns(chosen, label.names, tuple(findings))
 
 
@@ -120,139 +122,93 @@ class _Search:
     """The columns of a table, some of which flags name."""
 
     table: Table
-    given_texts: tuple[str, ...]
-    given_pair: tuple[str, ...]
-    given_labels: tuple[str, ...]
+    taken: frozenset[str]
+    given_pair: str | None
     unlabelled: str | None
 
     @cached_property
     def free(self) -> dict[str, Profile]:
         """The profiles of the columns that no flag names."""
-        taken = (*self.given_texts, *self.given_pair, *self.given_labels)
-        return {name: profile(self.table, name, self.unlabelled) for name in self.table.columns if name not in taken}
-
-    @property
-    def hint(self) -> str:
-        return "" if self.table.has_names else "There is no header: columns are numbered."
+        names = [name for name in self.table.columns if name not in self.taken]
+        return {name: profile(self.table, name, self.unlabelled) for name in names}
 
     @cached_property
     def long_texts(self) -> list[str]:
         """The columns that read like texts, those without markup if there are any."""
-        texts = [
-            name for name, column in self.free.items() if column.reads_like_text and column.filled >= _FEWEST_FILLED
-        ]
-        plain = [name for name in texts if self.free[name].markup < 0.5]
-        return plain or texts
+        columns = self.free.items()
+        texts = [name for name, column in columns if column.reads_like_text and column.filled >= _FEWEST_FILLED]
+        return [name for name in texts if self.free[name].markup < 0.5] or texts
 
     def find_texts(self) -> _Choice | Question:
         """The text column, or the two of a pair."""
         usable = {name: column for name, column in self.free.items() if column.could_be_text and column.kinds > 1}
-        pair = self._find_pair(usable)
-        if pair is not None:
-            return pair
-        for is_known in (rules.is_named, rules.has_word):
-            named = [
-                name
-                for name in usable
-                if is_known(name, "text") and (usable[name].distinct >= 0.25 or usable[name].words >= 3)
-            ]
-            if len(named) == 1:
-                return _Choice((named[0],), "named so")
-            if named:
-                return self._ask_texts(named)
-        texts = [name for name in self.long_texts if not rules.is_named(name, "title")] or self.long_texts
-        if len(texts) == 1:
-            return _Choice((texts[0],), "the only column that reads like texts")
-        if texts:
-            return self._ask_texts(texts)
-        short = [name for name, column in usable.items() if column.distinct >= 0.5 and column.filled >= _FEWEST_FILLED]
-        if len(short) == 1:
-            return _Choice((short[0],), "the only column whose values mostly differ")
-        different = [name for name, column in self.free.items() if not column.recurs]
-        return self._ask_texts(short or different or list(self.free))
-
-    def _find_pair(self, usable: dict[str, Profile]) -> _Choice | None:
-        by_key = {normalize_name(name): name for name in (*usable, *self.given_pair)}
+        by_key = {normalize_name(name): name for name in (*usable, *filter(None, [self.given_pair]))}
         for first, second in rules.pairs():
-            if first in by_key and second in by_key and self.given_pair in ((), (by_key[second],)):
+            if first in by_key and second in by_key and self.given_pair in (None, by_key[second]):
                 return _Choice((by_key[first],), "named as a pair", by_key[second])
-        return None
+        named = [
+            name
+            for name, column in usable.items()
+            if rules.is_named(name, "text") and (column.distinct >= _DISTINCT or column.words >= _SEVERAL_WORDS)
+        ]
+        short = [name for name, column in usable.items() if column.distinct >= 0.5 and column.filled >= _FEWEST_FILLED]
+        for names, why in (
+            (named, _NAMED),
+            (self.long_texts, "the only column that reads like texts"),
+            (short, "the only column whose values mostly differ"),
+        ):
+            if names:
+                return _Choice((names[0],), why) if len(names) == 1 else self._ask_texts(names)
+        return self._ask_texts([name for name, column in self.free.items() if not column.recurs] or list(self.free))
 
     def _ask_texts(self, names: Sequence[str]) -> Question:
-        ordered = sorted(names, key=lambda name: -self.free[name].words)
-        shown = tuple(f"{_quote(name)} (e.g. {self.free[name].example})" for name in ordered)
-        if not ordered:
+        if not names:
             raise InputError(
                 f"{self.table.path}: no column of texts is left beside the others; it has {_list(self.table)}."
             )
+        ordered = sorted(names, key=lambda name: -self.free[name].words)
         flags = [f"--text-column {_quote(ordered[0])}"]
         if len(ordered) > 1 and self.free[ordered[1]].could_be_text:
             flags.append(f"both as {_quote(','.join(ordered[:2]))}")
             flags.append(f"--text-column {_quote(ordered[0])} --text-pair-column {_quote(ordered[1])} for a pair")
+        shown = tuple(f"{_quote(name)} (e.g. {self.free[name].example})" for name in ordered)
         return Question("which column has the texts", shown, tuple(flags))
 
     def find_labels(self, texts: Sequence[str]) -> _Choice | Question:
         """The label column, or several of 0 and 1, beside these texts."""
-        free = {
-            name: column
-            for name, column in self.free.items()
-            if name not in texts
-            and (column.kinds > 1 or rules.is_named(name, "label"))
-            and column.unreadable < 0.95
-            and not self._is_id(column)
-        }
-        named = self._find_named(free)
-        if len(named) > 1:
-            return self._ask_labels(free, named)
+        free = {name: column for name, column in self.free.items() if name not in texts and _could_be_label(column)}
+        named = [name for name, column in free.items() if rules.is_named(name, "label") and not column.reads_like_text]
+        named += [name for one in named for name in self.free if re.fullmatch(rf"{re.escape(one)}\.\d+", name)]
+        if len(named) == 1:
+            return _Choice((named[0],), _NAMED)
+        fitting = [name for name, column in free.items() if column.recurs or column.is_score]
+        texts_by_name = [name for name in fitting if rules.is_named(name, "text") or rules.is_named(name, "title")]
+        fitting = [name for name in fitting if not free[name].reads_like_text and name not in texts_by_name]
+        # Predictions are labels only once somebody has corrected them.
         predicted = [name for name in self.free if normalize_name(name).startswith("predicted")]
-        fitting = {name: column for name, column in free.items() if column.recurs or column.is_score}
-        fitting = {name: column for name, column in fitting.items() if not self._is_text(column)}
-        if predicted and not named:  # labels only once somebody has corrected them
-            return self._ask_labels(self.free, [*predicted, *fitting])
-        if not fitting and not named:
-            return self._ask_labels(free, list(free))
-        if len(fitting) == 1 and len(free) == 1 and not named:
-            return _Choice((next(iter(fitting)),), "the only column that is left")
-        told = dict.fromkeys(fitting, SURE)
+        if named or predicted or not fitting:
+            return self._ask_labels(named or [*predicted, *fitting] or list(free))
+        if len(free) == 1:
+            return _Choice((fitting[0],), "the only column that is left")
+        told = fitting
         if texts and len(self.table) >= _FEWEST_ROWS:
-            told = {name: self._told(name, texts) for name in fitting}
-        better = [name for name in fitting if told[name] >= SURE]
-        if named and (told.get(named[0], SURE) >= SURE or not better):
-            return _Choice((named[0],), "named so")
-        if named:  # though the texts do not tell it, but others
-            return self._ask_labels(free, [*named, *better])
-        marks = [name for name, column in fitting.items() if column.marks == 1]
-        others = [name for name in fitting if name not in marks and told[name] >= SURE]
-        if len(marks) >= _FEWEST_MARKS and not others:
-            return self._choose_marks(marks, told)
-        fitting_names = [name for name in fitting if told[name] >= SURE]
-        if len(fitting_names) == 1:
-            return _Choice((fitting_names[0],), "the only column that the texts tell")
-        return self._ask_labels(free, fitting_names or list(fitting), marks if len(marks) >= _FEWEST_MARKS else ())
-
-    def _find_named(self, free: dict[str, Profile]) -> list[str]:
-        """The columns with a known name of labels, and those that repeat one's name."""
-        named = [name for name in free if rules.is_named(name, "label") and not free[name].reads_like_text]
-        return named + [name for one in named for name in self.free if re.fullmatch(rf"{re.escape(one)}\.\d+", name)]
-
-    def _is_text(self, column: Profile) -> bool:
-        """Whether a column is of texts or titles, by its name or its values."""
-        return column.reads_like_text or rules.is_named(column.name, "text") or rules.is_named(column.name, "title")
-
-    def _choose_marks(self, marks: Sequence[str], told: dict[str, float]) -> _Choice | Question:
-        """Several columns of 0 and 1 are labels where the texts tell each of them, but for those too rare to say."""
-        common = [name for name in marks if self._rarer_rows(name) >= _TOLD_ROWS]
-        if len(common) > 1 and all(told[name] >= SURE for name in common):
-            return _Choice(tuple(marks), f"{len(marks)} columns of 0 and 1 that the texts tell")
-        free = {name: self.free[name] for name in marks}
-        return self._ask_labels(free, [name for name in marks if told[name] >= SURE] or marks, marks)
+            told = [name for name in fitting if self._measure_told(name, texts) >= SURE]
+        marks = [name for name in fitting if free[name].marks == 1]
+        if len(marks) >= _FEWEST_MARKS and set(told) <= set(marks):
+            common = [name for name in marks if self._rarer_rows(name) >= _TOLD_ROWS]
+            if len(common) > 1 and set(common) <= set(told):
+                return _Choice(tuple(marks), f"{len(marks)} columns of 0 and 1 that the texts tell")
+            return self._ask_labels(told or marks, marks)
+        if len(told) == 1:
+            return _Choice((told[0],), "the only column that the texts tell")
+        return self._ask_labels(told or fitting)
 
     def _rarer_rows(self, name: str) -> int:
         """The rows of a column's rarer value in the sample."""
         values = self.free[name].values
         return min(len(values) - values.count(values[0]), values.count(values[0]))
 
-    def _told(self, name: str, texts: Sequence[str]) -> float:
+    def _measure_told(self, name: str, texts: Sequence[str]) -> float:
         """How surely the texts tell a column's values; of scores, which half they are in."""
         rows = sample_rows(len(self.table))
         cells = [cell.strip() for cell in self.table.take(name, rows)]
@@ -266,13 +222,7 @@ class _Search:
             [" ".join(column[place] for column in columns) for place in kept], [cells[place] for place in kept]
         )
 
-    def _is_id(self, column: Profile) -> bool:
-        """Whether a column numbers the rows, or is what this program predicted."""
-        numbers = column.distinct > 0.9 and len(column.values) > 10 and not column.is_score and column.words < 2
-        predicted = rules.is_named(column.name, "prediction") or normalize_name(column.name).startswith("prob_")
-        return numbers or predicted
-
-    def _ask_labels(self, free: dict[str, Profile], names: Sequence[str], marks: Sequence[str] = ()) -> Question:
+    def _ask_labels(self, names: Sequence[str], marks: Sequence[str] = ()) -> Question:
         if not names:
             listed = list_some([f"{name!r} ({column.kinds} different)" for name, column in self.free.items()])
             raise InputError(
@@ -285,27 +235,31 @@ class _Search:
             flags.append(f"--label-column {_quote(','.join(marks))} for a label each")
         return Question("which column has the labels", tuple(shown), tuple(flags))
 
-    def note_unread(self, used: set[str], texts: TextColumns) -> list[Finding]:
+    def note_unread(self, used: Collection[str], texts: TextColumns) -> list[Finding]:
         """Name the columns of texts that are not read, with the flags that would read them."""
         unread = [name for name in self.long_texts if name not in used]
-        unread += [
-            name
-            for name in self.free
-            if name not in (*used, *unread) and rules.is_named(name, "title") and self.free[name].could_be_text
-        ]
         if not unread:
             return []
-        listed = list_some(unread, show=repr)
         way = f"--text-column {_quote(','.join((*texts.fields, unread[0])))} joins them"
         if texts.pair is None:
             way += f", --text-pair-column {_quote(unread[0])} reads it as the second text of a pair"
-        return [note(f"column{'s' * (len(unread) > 1)} {listed} not read; {way}", self.table.path)]
+        text = f"column{'s' * (len(unread) > 1)} {list_some(unread, show=repr)} not read; {way}"
+        return [note(text, self.table.path)]
+
+
+def _could_be_label(column: Profile) -> bool:
+    """Whether a column is neither dates or links, nor the numbers of the rows, nor what this program predicted."""
+    numbers = column.distinct > 0.9 and len(column.values) > 10 and not column.is_score and column.words < 2
+    predicted = rules.is_named(column.name, "prediction") or normalize_name(column.name).startswith("prob_")
+    if numbers or predicted or column.unreadable >= MOST:
+        return False
+    return column.kinds > 1 or rules.is_named(column.name, "label")
 
 
 def find_text_columns(table: Table, trained: TextColumns, text_column: str | None, pair: str | None) -> TextColumns:
     """The text columns of a table to predict: those that flags name, those trained on, or the only one.
 
-    Raises InputError or QuestionError with the candidates.
+    Raises InputError with the columns that are not there.
     """
     faults = ErrorList()
     fields = parse_columns(table, text_column, "--text-column", faults)
@@ -313,23 +267,24 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     if pair is not None and trained.pair is None:
         faults.append("--text-pair-column: the model was trained on one text per row; drop the flag.")
     faults.raise_if_any()
-    wanted = [] if fields else list(trained.fields)
-    wanted += [trained.pair] if trained.pair is not None and not second else []
-    found = {name: find_column(table, name) for name in wanted}
-    if None in found.values() and len(wanted) == 1 and len(table.columns) == 1:
-        found = {wanted[0]: table.columns[0]}
-    for name, match in found.items():
-        if match is None:
-            flag = "--text-pair-column" if name == trained.pair else "--text-column"
-            header = " If the first row is data, add --no-header." if table.has_names else ""
-            raise InputError(
-                f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name it "
-                f"with {flag}.{header}"
-            )
-    names = [name for name in found.values() if name is not None]
-    texts = tuple(fields) or tuple(names[: len(trained.fields)])
-    last = second[0] if second else names[-1] if trained.pair is not None else None
-    return TextColumns(texts, last, trained.delimiter)
+    if not fields and len(trained.named) == 1 and len(table.columns) == 1:
+        fields = table.columns
+    fields = fields or [_find_trained(table, name, "--text-column") for name in trained.fields]
+    if trained.pair is not None and not second:
+        second = [_find_trained(table, trained.pair, "--text-pair-column")]
+    return TextColumns(tuple(fields), second[0] if second else None, trained.delimiter)
+
+
+def _find_trained(table: Table, name: str, flag: str) -> str:
+    """The column of this name, which a model was trained on. Raises InputError where the table lacks it."""
+    found = find_column(table, name)
+    if found is None:
+        header = " If the first row is data, add --no-header." if table.has_names else ""
+        raise InputError(
+            f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name it with "
+            f"{flag}.{header}"
+        )
+    return found
 
 
 def find_column(table: Table, name: str) -> str | None:
