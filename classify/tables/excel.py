@@ -26,7 +26,7 @@ _OLD_OFFICE = b"\xd0\xcf\x11\xe0"
 
 def claims(source: Source) -> bool:
     """Whether a file is a workbook by its content; programs export text under such names."""
-    return source.is_file and ((source.is_zip and source.is_office) or source.head.startswith(_OLD_OFFICE))
+    return source.is_file and (source.is_office or source.head.startswith(_OLD_OFFICE))
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def list_files(paths: str) -> list[str]:
 
 
 def _match(pattern: str) -> list[str]:
-    """The files that match a pattern, by name, without hidden ones and those of no content, such as _SUCCESS."""
+    """The files that match a pattern, by name, without hidden ones and empty ones, such as _SUCCESS."""
     if not glob.has_magic(pattern) or Path(pattern).exists():
         return []
     files = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
@@ -48,14 +48,10 @@ def _match(pattern: str) -> list[str]:
 
 def read_several(names: Sequence[str], path: str, flag: str, options: ReadOptions, read: Reader) -> Table:
     """Read files as one table, columns matched by name. Raises InputError where one lacks a column of the first."""
-    tables: list[Table] = []
-    for name in names:
-        table = read(name, flag, options)
-        if not tables and table.has_names:
-            options = replace(options, columns=tuple(table.columns))
-        tables.append(table)
-    first, findings = tables[0], [finding for table in tables for finding in table.findings]
-    added: dict[str, None] = {}
+    first = read(names[0], flag, options)
+    options = replace(options, columns=tuple(first.columns)) if first.has_names else options
+    tables = [first, *(read(name, flag, options) for name in names[1:])]
+    findings, added = [finding for table in tables for finding in table.findings], dict[str, None]()
     for table in tables[1:]:
         lacked = [name for name in first.columns if not table.has_column(name)]
         if lacked:
@@ -92,16 +88,11 @@ def find_splits(path: str, flag: str, suffixes: Sequence[str]) -> dict[str, str]
     Of a folder: files named after splits, several of one split joined, or folders of documents. Of the hub: its splits.
     Raises InputError for a data set without a training split.
     """
-    if path.startswith(_HUB):
+    if is_hub(path):
         return _hub_splits(path, flag)
-    folder = Path(path)
-    if (folder / "README.md").is_file() and (folder / "data").is_dir():  # a repository of the hub
-        folder /= "data"
-    if not folder.is_dir():
-        return {}
     tables: dict[str, list[str]] = {}
     documents: dict[str, list[str]] = {}
-    for entry in sorted(folder.iterdir()):
+    for entry in sorted(Path(path).iterdir()) if Path(path).is_dir() else ():
         number = find_split(entry.name.partition(".")[0])
         is_table = entry.is_file() and Source(str(entry)).suffix in suffixes
         if number is not None and (is_table or holds_classes(entry)):
@@ -112,24 +103,21 @@ def find_splits(path: str, flag: str, suffixes: Sequence[str]) -> dict[str, str]
 
 def holds_classes(folder: Path) -> bool:
     """Whether a folder has at least two folders that hold text files."""
-    entries = folder.iterdir() if folder.is_dir() else ()
-    below = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    return sum(any(map(_is_document, entry.glob("[!.]*"))) for entry in below) > 1
+    return len({file.parent for file in _documents(folder)}) > 1
 
 
-def _is_document(file: Path) -> bool:
-    """Whether a file is a text: a .txt file, or one whose name is a number, as in 20 Newsgroups."""
-    return file.is_file() and (file.suffix == ".txt" or file.name.isdecimal())
+def _documents(folder: Path) -> list[Path]:
+    """The texts in the folders of a folder: .txt files, or those whose name is a number, as in 20 Newsgroups."""
+    classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()] if folder.is_dir() else []
+    classes = [entry for entry in classes if entry.name[0] != "." and entry.name.lower() not in _UNLABELLED]
+    files = (file for entry in classes for file in sorted(entry.glob("[!.]*")) if file.is_file())
+    return [file for file in files if file.suffix == ".txt" or file.name.isdecimal()]
 
 
 def read_documents(source: Source, options: ReadOptions) -> Table:
     """Read a folder with a folder of texts for each class: columns text, label and file."""
     folder = Path(source.path)
-    classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and entry.name[0] != "."]
-    classes = [entry for entry in classes if entry.name.lower() not in _UNLABELLED]
-    files = [
-        file for entry in classes for file in sorted(entry.iterdir()) if _is_document(file) and file.name[0] != "."
-    ]
+    files = _documents(folder)
     contents = [file.read_bytes() for file in files]
     encoding = find_encoding(b"\n".join(contents), options.encoding, source.path)
     texts = []
@@ -138,23 +126,16 @@ def read_documents(source: Source, options: ReadOptions) -> Table:
             texts.append(content.decode(encoding.name).strip("\ufeff"))
         except UnicodeError:
             raise InputError(f"{file}: not {encoding.shown}, as the other documents are; save it so.") from None
-    names = [str(file.relative_to(folder)) for file in files]
-    digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents))
-    columns = {"text": texts, "label": [file.parent.name for file in files], "file": names}
-    form = f"a folder for each of {len(set(columns['label']))} classes, {encoding.shown}"
-    table = Table(
-        source.path,
-        digest.hexdigest(),
-        pyarrow.table({name: to_arrow(values) for name, values in columns.items()}),
-        form,
-        names,
-        "file",
-        flag="" if encoding.certain else "--encoding",
-    )
-    others = sum(1 for file in folder.rglob("*") if file.is_file() and file.name[0] != ".") - len(files)
-    return (
-        table.add_note(f"{others} other files in it are not read, such as those not named *.txt") if others else table
-    )
+    labels, names = [file.parent.name for file in files], [str(file.relative_to(folder)) for file in files]
+    columns = {"text": to_arrow(texts), "label": to_arrow(labels), "file": to_arrow(names)}
+    digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents)).hexdigest()
+    form = f"a folder for each of {len(set(labels))} classes, {encoding.shown}"
+    flag = "" if encoding.certain else "--encoding"
+    table = Table(source.path, digest, pyarrow.table(columns), form, names, "file", flag)
+    others = sum(file.is_file() and file.name[0] != "." for file in folder.rglob("*")) - len(files)
+    if others:
+        table = table.add_note(f"{others} other files in it are not read, such as those not named *.txt")
+    return table
 
 
 def is_hub(path: str) -> bool:

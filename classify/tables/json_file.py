@@ -47,54 +47,38 @@ def _read(source: Source, options: ReadOptions) -> tuple[Sequence[Mapping[str, A
         raise InputError(
             f"{source.path}: not {encoding.shown} ({str(error).splitlines()[0]}); save it as UTF-8."
         ) from None
-    lines = _Lines(source.path, options.skips_bad_rows)
-    records: Sequence[Mapping[str, Any]] = lines.records
-    places, unit, form = lines.places, "line", "JSON Lines"
-    if not lines.read(text):
+    lines = {number: line for number, line in enumerate(text.split("\n"), start=1) if line.strip()}
+    objects = _read_lines(lines)
+    if objects is None:
         records, form = _find_records(_parse(text, source.path), source.path)
-        places, unit = list(range(1, len(records) + 1)), "record"
-    table = from_records(records, source.path, source.sha256, form, np.array(places, dtype=np.int64), unit)
-    if lines.bad:
-        table = table.add_note(f"{len(lines.bad)} lines skipped that are no objects: {list_some(lines.bad)}")
-        table = replace(table, skipped=len(lines.bad))
-    return records, table
+        places = np.arange(1, len(records) + 1, dtype=np.int64)
+        return records, from_records(records, source.path, source.sha256, form, places, "record")
+    bad = [number for number in lines if number not in objects]
+    if bad and not options.skips_bad_rows:
+        raise InputError(
+            f"{source.path}: expected one JSON object per line. Got something else in line {list_some(bad)}. Mend it, "
+            "or skip these lines with --on-bad-rows skip."
+        )
+    places, records = np.array(list(objects), dtype=np.int64), list(objects.values())
+    table = from_records(records, source.path, source.sha256, "JSON Lines", places, "line")
+    if bad:
+        table = table.add_note(f"{len(bad)} lines skipped that are no objects: {list_some(bad)}")
+    return records, replace(table, skipped=len(bad))
 
 
-class _Lines:
-    """Objects, one in each line."""
-
-    def __init__(self, path: str, skips_bad_rows: bool):
-        self.path, self.skips_bad_rows = path, skips_bad_rows
-        self.records: list[Mapping[str, Any]] = []
-        self.places: list[int] = []
-        self.bad: list[int] = []
-
-    def read(self, text: str) -> bool:
-        """Read lines of objects; return False where they are none. Raises InputError for single ones that are not."""
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict):
-                self.records.append(record)
-                self.places.append(number)
-            elif not self.records:
-                return False
-            else:
-                self.bad.append(number)
-        if len(self.records) < 2 or len(self.bad) > len(self.records):
-            self.bad.clear()
-            return False
-        if self.bad and not self.skips_bad_rows:
-            shown = list_some(self.bad)
-            raise InputError(
-                f"{self.path}: expected one JSON object per line. Got something else in line {shown}. Mend it, or skip "
-                "these lines with --on-bad-rows skip."
-            )
-        return True
+def _read_lines(lines: Mapping[int, str]) -> dict[int, Mapping[str, Any]] | None:
+    """The objects in the lines of a file, by number; None where it is no file of objects, one in each line."""
+    objects: dict[int, Mapping[str, Any]] = {}
+    for number, line in lines.items():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            objects[number] = record
+        elif not objects:
+            return None
+    return objects if len(objects) > 1 and 2 * len(objects) >= len(lines) else None
 
 
 def _parse(text: str, path: str) -> Any:
@@ -152,22 +136,20 @@ def flatten(name: str, values: Sequence[Any]) -> dict[str, Sequence[Any]]:
     Where some values are objects and others are none, all stay as they are.
     """
     filled = [value for value in values if value is not None and value != []]
-    if filled and all(isinstance(value, Mapping) for value in filled):
-        keys = dict.fromkeys(key for value in filled for key in value)
-        inner = {key: [None if value is None else value.get(key) for value in values] for key in keys}
-    elif filled and all(
-        isinstance(value, list) and all(isinstance(item, Mapping) for item in value) for value in filled
-    ):
-        keys = dict.fromkeys(key for value in filled for item in value for key in item)
-        inner = {
-            key: [None if value is None else [item.get(key) for item in value] for value in values] for key in keys
-        }
-    else:
+    objects = [value if isinstance(value, list) else [value] for value in filled]
+    are_objects = all(isinstance(item, Mapping) for items in objects for item in items)
+    if not are_objects or len({isinstance(value, list) for value in filled}) != 1:
         return {name: values}
     columns: dict[str, Sequence[Any]] = {}
-    for key, below in inner.items():
-        columns |= flatten(f"{name}.{key}", below)
+    for key in dict.fromkeys(key for items in objects for item in items for key in item):
+        columns |= flatten(f"{name}.{key}", [_value_of(value, key) for value in values])
     return columns
+
+
+def _value_of(value: Any, key: str) -> Any:
+    if isinstance(value, list):
+        return [item.get(key) for item in value]
+    return None if value is None else value.get(key)
 
 
 def as_text(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import difflib
 import gzip
 import hashlib
 import io
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -29,16 +28,25 @@ from classify.files import split_paths
 STANDARD_INPUT = "-"
 # Dialect, encoding and format are decided on this much of a file.
 HEAD_BYTES = 1 << 20
-_GZIP = b"\x1f\x8b"
-_BZIP2 = re.compile(rb"BZh[1-9]1AY&")
-_XZ = b"\xfd7zXZ\0"
-_ZSTD = b"\x28\xb5\x2f\xfd"
 _ZIP = b"PK\x03\x04"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 # Errors of damaged compressed files.
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 # Data set names of the Hugging Face hub.
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def _open_zstd(file: Path) -> Any:
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd"))
+
+
+# How files are opened that begin with these bytes.
+_OPENERS: tuple[tuple[bytes, Callable[[Path], Any]], ...] = (
+    (rb"\x1f\x8b", gzip.open),
+    (rb"BZh[1-9]1AY&", bz2.open),
+    (rb"\xfd7zXZ\0", lzma.open),
+    (rb"\x28\xb5\x2f\xfd", _open_zstd),
+)
 
 
 @dataclass(frozen=True)
@@ -80,11 +88,10 @@ class Source:
     @cached_property
     def member(self) -> str:
         """The name of the one table in a zip, or "". Raises InputError where a zip holds several."""
-        if not self.is_zip or self.is_office:
+        if not self._start.startswith(_ZIP) or self.is_office:
             return ""
-        with self._zip() as archive:
-            hidden = ("__MACOSX/", ".")
-            names = [name for name in archive.namelist() if not name.startswith(hidden) and name[-1] != "/"]
+        with zipfile.ZipFile(self.file) as archive:
+            names = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and name[-1] != "/"]
         names = [name for name in names if not PurePath(name).name.startswith(".")]
         tables = [name for name in names if PurePath(name).suffix.lower() not in ("", ".txt", ".md")]
         names = tables if len(tables) == 1 else names
@@ -94,13 +101,11 @@ class Source:
         return names[0]
 
     @cached_property
-    def is_zip(self) -> bool:
-        return self._start.startswith(_ZIP)
-
-    @cached_property
     def is_office(self) -> bool:
-        """Whether a zip is a workbook, or another document of an office program."""
-        with self._zip() as archive:
+        """Whether this is a zip that holds a workbook, or another document of an office program."""
+        if not self._start.startswith(_ZIP):
+            return False
+        with zipfile.ZipFile(self.file) as archive:
             return not {"[Content_Types].xml", "mimetype"}.isdisjoint(archive.namelist())
 
     @cached_property
@@ -111,38 +116,29 @@ class Source:
     @cached_property
     def head(self) -> bytes:
         """The first MiB of the content."""
-        with self.open() as stream:
-            return self._read(stream)
+        head = b""
+        with self.open() as stream:  # a decompressing stream may give less than it is asked for
+            while block := stream.read(HEAD_BYTES - len(head)):
+                head += block
+        return head
 
     def open(self) -> IO[bytes]:
-        """The content, decompressed. Errors of damaged files come as InputError."""
+        """The content, decompressed."""
         if self.member:
-            archive = self._zip()
-            return io.BufferedReader(_Checked(self, archive.open(self.member)))
-        start, file = self._start, str(self.file)
-        if start.startswith(_GZIP):
-            return io.BufferedReader(_Checked(self, gzip.open(file)))
-        if _BZIP2.match(start):
-            return io.BufferedReader(_Checked(self, bz2.open(file)))
-        if start.startswith(_XZ):
-            return io.BufferedReader(_Checked(self, lzma.open(file)))
-        if start.startswith(_ZSTD):
-            stream = pyarrow.CompressedInputStream(pyarrow.OSFile(file), "zstd")
-            return io.BufferedReader(_Checked(self, stream))
-        return self.file.open("rb")
+            return zipfile.ZipFile(self.file).open(self.member)
+        opener = next((opener for start, opener in _OPENERS if re.match(start, self._start)), None)
+        stream: IO[bytes] = self.file.open("rb") if opener is None else opener(self.file)
+        return stream
 
-    def _zip(self) -> zipfile.ZipFile:
+    @contextlib.contextmanager
+    def explain_damage(self) -> Iterator[None]:
+        """Turn an error of a damaged compressed file in this block into an InputError."""
         try:
-            return zipfile.ZipFile(self.file)
+            yield
         except _DAMAGED as error:
-            raise InputError(f"{self.path}: cannot be unzipped ({error}); copy it again.") from None
-
-    def _read(self, stream: IO[bytes]) -> bytes:
-        blocks, size = [], 0
-        while size < HEAD_BYTES and (block := stream.read(HEAD_BYTES - size)):
-            blocks.append(block)
-            size += len(block)
-        return b"".join(blocks)
+            if not self._start.startswith(_ZIP) and not any(re.match(start, self._start) for start, _ in _OPENERS):
+                raise
+            raise InputError(f"{self.path}: cannot be decompressed ({error}); copy it again.") from None
 
     @cached_property
     def sha256(self) -> str:
@@ -151,13 +147,18 @@ class Source:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def check(self, suffixes: Collection[str]) -> None:
-        """Raise InputError where there is no such file, or it is empty; similar names with `suffixes` are proposed."""
+        """Raise InputError where there is no such file, or it is empty; tables beside it, by `suffixes`, are named."""
         if re.match(r"\w+://", self.path):
             raise InputError(f"{self.flag} {self.path}: expected a file. Got an address instead; download it first.")
         if not self.is_file:
-            on_hub = _HUB_NAME.fullmatch(self.path) and not Path(self.path).suffix
-            hub = f" A data set of the Hugging Face hub is {self.flag} hub:{self.path}." if on_hub else ""
-            raise InputError(f"{self.flag} {self.path}: no such file.{_suggest(self.file, suffixes)}{hub}")
+            folder = self.file.parent
+            beside = f" The folder {folder} does not exist either."
+            if folder.is_dir():
+                names = [entry.name for entry in sorted(folder.iterdir()) if entry.suffix.lower() in suffixes]
+                beside = f" In {folder} there is: {list_some(names)}." if names else " Check the path."
+            if _HUB_NAME.fullmatch(self.path) and not Path(self.path).suffix:
+                beside += f" A data set of the Hugging Face hub is {self.flag} hub:{self.path}."
+            raise InputError(f"{self.flag} {self.path}: no such file.{beside}")
         try:
             empty = self.file.stat().st_size == 0
             self._start  # noqa: B018 - reading fails here where it is not allowed
@@ -165,28 +166,6 @@ class Source:
             raise InputError(f"{self.flag} {self.path}: cannot be read ({error.strerror}).") from None
         if empty:
             raise InputError(f"{self.path}: the file is empty. Expected a header line with column names, then rows.")
-
-
-class _Checked(io.RawIOBase):
-    """A decompressed stream whose errors name the file."""
-
-    def __init__(self, source: Source, stream: Any):
-        self._source, self._stream = source, stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            block = self._stream.read(len(buffer))
-        except _DAMAGED as error:
-            raise InputError(f"{self._source.path}: cannot be decompressed ({error}); copy it again.") from None
-        buffer[: len(block)] = block
-        return len(block)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
 
 
 def is_stream(path: str) -> bool:
@@ -199,13 +178,3 @@ def stem_of(paths: str) -> str:
     name = Path("stdin" if is_stream(paths) else split_paths(paths)[0])
     stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
     return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
-
-
-def _suggest(file: Path, suffixes: Collection[str]) -> str:
-    """Name tables in the folder of a file that is missing."""
-    folder = file.parent
-    if not folder.is_dir():
-        return f" The folder {folder} does not exist either."
-    names = [entry.name for entry in sorted(folder.iterdir()) if entry.suffix.lower() in (*suffixes, *_COMPRESSED)]
-    near = difflib.get_close_matches(file.name, names, n=1) or names[:3]
-    return f" In {folder} there is: {', '.join(near)}." if near else " Check the path."

@@ -95,39 +95,31 @@ def find_legacy(data: bytes, path: str) -> Encoding:
     invalid = sum("\udc80" <= character <= "\udcff" for character in decoded)
     valid = sum(character > "\x7f" for character in decoded) - invalid
     if valid > invalid:
-        _refuse_damaged(data, path)
+        damaged = next(line for line in lines if not is_utf8(line + b"\n")).decode("utf-8", "replace")
+        raise InputError(f"{path}: UTF-8, but not in {damaged[:EXCERPT]!r}; mend such lines, and save it as UTF-8.")
     if _is_gb18030(foreign):
         return Encoding("gb18030", certain=False)
     if 10 * valid <= invalid and _is_cp1252(foreign, len(re.findall(rb"[A-Za-z]", data))):
         return Encoding("cp1252", certain=False)
     line = max(lines[:100], key=lambda line: sum(byte > 127 for byte in line))
-    candidates = {name: _show(line, name) for name in _ASKED if _decodes(foreign, name)}
-    raise QuestionError(
-        path,
-        [
-            Question(
-                "which encoding shows this line right",
-                tuple(f"{name} {shown!r}" for name, shown in candidates.items()),
-                tuple(f"--encoding {name}" for name in candidates)[:1],
-            )
-        ],
-    )
+    start = max(0, next(place for place, byte in enumerate(line) if byte > 127) - EXCERPT // 4)
+    decodes = [name for name in _ASKED if _decode(foreign, name) is not None]
+    shown = tuple(f"{name} {line.decode(name)[start:][:EXCERPT].strip()!r}" for name in decodes)
+    flags = tuple(f"--encoding {name}" for name in decodes[:1])
+    raise QuestionError(path, [Question("which encoding shows this line right", shown, flags)])
 
 
-def _refuse_damaged(data: bytes, path: str) -> None:
-    """Raise InputError with the lines that are not UTF-8, as most are."""
-    numbers = [number for number, line in enumerate(data.split(b"\n"), start=1) if not is_utf8(line + b"\n")]
-    shown = ", ".join(map(str, numbers[:5]))
-    raise InputError(
-        f"{path}: UTF-8 but for line{'s' * (len(numbers) > 1)} {shown}, damaged or in another encoding. "
-        "Mend them, or leave them out with --on-bad-rows skip."
-    )
+def _decode(data: bytes, encoding: str) -> str | None:
+    """The text of bytes; None where they are not in this encoding."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_gb18030(data: bytes) -> bool:
-    try:
-        text = data.decode("gb18030")
-    except UnicodeDecodeError:
+    text = _decode(data, "gb18030")
+    if text is None:
         return False
     pairs = [character.encode("gb18030") for character in text if character > "\xff"]
     letters = [pair for pair in pairs if not (len(pair) == 2 and 0xA1 <= pair[0] <= 0xA3)]  # without punctuation
@@ -138,33 +130,16 @@ def _is_gb18030(data: bytes) -> bool:
 
 
 def _is_cp1252(data: bytes, ascii_letters: int) -> bool:
-    """Whether bytes are texts of western Europe: few letters are beyond ASCII, and no sign stands inside a word."""
-    try:
-        text = data.decode("cp1252")
-    except UnicodeDecodeError:
-        return False
-    if "\0" in text:
+    """Whether bytes are texts of western Europe: few letters are beyond ASCII, and hardly a sign is inside a word."""
+    text = _decode(data, "cp1252")
+    if text is None or "\0" in text:
         return False
     letters = Counter(character for character in text.lower() if character > "\x7f" and character.isalpha())
-    elsewhere = sum(letters[letter] for letter in _ELSEWHERE) if not letters[_PORTUGUESE] else 0
+    elsewhere = 0 if letters[_PORTUGUESE] else sum(letters[letter] for letter in _ELSEWHERE)
     inside = re.findall(r"(?<=[a-z])[^\x00-\x7f](?=[a-z])", text)
-    signs = [sign for sign in inside if sign in _SIGNS or unicodedata.category(sign)[0] in "SN"]
+    signs = sum(sign in _SIGNS or unicodedata.category(sign)[0] in "SN" for sign in inside)
     total = letters.total() + ascii_letters
-    return letters.total() <= _WESTERN * total and elsewhere + len(signs) <= _FEW_ODD * total
-
-
-def _decodes(data: bytes, encoding: str) -> bool:
-    try:
-        data.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _show(line: bytes, encoding: str) -> str:
-    """A line from shortly before its first byte beyond ASCII."""
-    first = next(place for place, byte in enumerate(line) if byte > 127)
-    return line.decode(encoding)[max(0, first - EXCERPT // 4) :][:EXCERPT].strip()
+    return letters.total() <= _WESTERN * total and elsewhere + signs <= _FEW_ODD * total
 
 
 def _look_up(name: str) -> str:
@@ -173,8 +148,7 @@ def _look_up(name: str) -> str:
         codec = codecs.lookup(name)
         "a".encode(name)
     except (LookupError, ValueError, TypeError, UnicodeError):
-        known = ", ".join(("utf-8", "utf-16", "gb18030", "cp1252", "cp1251", "shift_jis"))
-        raise InputError(f"--encoding {name}: no such encoding; expected one of Python's, such as {known}.") from None
-    if not getattr(codec, "_is_text_encoding", True):
-        raise InputError(f"--encoding {name}: this is no encoding of texts.")
+        raise InputError(
+            f"--encoding {name}: no such encoding of texts; expected one of Python's, such as utf-8 or gb18030."
+        ) from None
     return "utf-8-sig" if codec.name == "utf-8" else codec.name

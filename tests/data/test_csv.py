@@ -119,12 +119,11 @@ def test_other_encodings_are_asked_with_a_line_under_each(tmp_path: Path, encodi
     assert read_table(path, options=ReadOptions(encoding=encoding)).column("text")[0] == f"{texts[encoding]} 0"
 
 
-def test_damaged_utf8_is_named_and_can_be_skipped(tmp_path: Path) -> None:
+def test_damaged_utf8_is_refused_with_the_text(tmp_path: Path) -> None:
     rows = [f"grüße und mehr {number},x\n".encode() for number in range(20)]
     path = write(tmp_path, b"text,label\n" + b"".join([*rows[:5], b"gr\xfc\xdfe,x\n", *rows[5:]]))
-    with pytest.raises(InputError, match=r"UTF-8 but for line 7, .* --on-bad-rows skip"):
+    with pytest.raises(InputError, match=r"UTF-8, but not in 'gr.*e,x'"):
         read_table(path)
-    assert len(read_table(path, options=ReadOptions(skips_bad_rows=True))) == 20
 
 
 def test_a_compressed_table_and_the_one_in_a_zip(tmp_path: Path) -> None:
