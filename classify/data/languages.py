@@ -49,18 +49,15 @@ class Languages:
 
     @property
     def detected(self) -> dict[str, float]:
-        """The shares of detected languages."""
         return {code: share for code, share in self.shares.items() if code != UNKNOWN}
 
     @property
     def among_detected(self) -> dict[str, float]:
-        """The share of each language among the texts with a detected one."""
         total = sum(self.detected.values())
         return {code: share / total for code, share in self.detected.items()}
 
     @property
     def is_clear(self) -> bool:
-        """Whether the language of most texts was detected."""
         return self.texts > 0 and self.shares.get(UNKNOWN, 0.0) < _UNCLEAR
 
     @property
@@ -70,7 +67,6 @@ class Languages:
         return total == 0 or total - english <= _OTHERS * total
 
     def describe(self) -> str:
-        """The largest shares as text."""
         if not self.texts:
             return "no words in the texts"
         shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:SHOWN]
@@ -78,7 +74,6 @@ class Languages:
 
 
 def is_english_code(code: str) -> bool:
-    """Whether a code such as "en", "EN" or "en-US" names English."""
     return code.lower().replace("_", "-").split("-")[0] == ENGLISH
 
 

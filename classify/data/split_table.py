@@ -41,7 +41,6 @@ class _Assignment:
     notes: tuple[str, ...] = ()
 
     def rows(self, split: int) -> Rows:
-        """The rows of a split, in the file's order."""
         return np.flatnonzero(self.parts == split)
 
 

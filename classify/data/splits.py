@@ -33,7 +33,6 @@ class Split:
         return len(self.rows)
 
     def texts(self, column: str) -> list[str]:
-        """The texts of the split's rows."""
         return self.table.take(column, self.rows)
 
 
@@ -70,7 +69,6 @@ class Splits:
 
     @property
     def labels(self) -> list[str]:
-        """The names of the model's outputs."""
         return self.encoder.labels
 
     @property

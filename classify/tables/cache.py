@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """The cache folder, in `$XDG_CACHE_HOME`, else in `~/.cache`."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "classify" / "tokens"
 

@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -20,7 +19,7 @@ from classify.tables.decide import Question, QuestionError
 from classify.tables.header import is_header
 from classify.tables.options import ReadOptions
 from classify.tables.profile import SAMPLE, Profile
-from classify.tables.source import HEAD_BYTES, Source
+from classify.tables.source import Source
 from classify.tables.table import BLOCK, Table, string_array
 from classify.tables.text import Encoding, find_encoding, find_legacy
 
@@ -172,9 +171,9 @@ def _read(source: Source, options: ReadOptions, encoding: Encoding) -> Table:
         rows.add(itertools.chain(sample[1:] if has_names else sample, records))
     if rows.bad and not options.skips_bad_rows:
         raise InputError(
-            f"{source.path}: the first row has {width} column{'s' * (width > 1)}, but some rows have a different number "
-            f"of fields: {rows.list_bad()}. Quote fields that contain the delimiter, or skip these rows "
-            "with --on-bad-rows skip."
+            f"{source.path}: the first row has {width} column{'s' * (width > 1)}, but some rows have a different "
+            f"number of fields: {rows.list_bad()}. Quote fields that contain the delimiter, or skip these rows with "
+            "--on-bad-rows skip."
         )
     findings = []
     if rows.bad:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import io
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ def claims(source: Source) -> bool:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """The rows of a sheet from the first that holds anything, and the number of that row."""
+    """The rows of a sheet from the first that holds anything, all of one width, and the number of that row."""
 
     name: str
     rows: list[list[str]]
@@ -41,16 +40,11 @@ class _Sheet:
     def columns(self) -> list[Profile]:
         """The columns below the first row, named by it."""
         sample = self.rows[: SAMPLE + 1]
-        columns = itertools.zip_longest(*sample, fillvalue="")
+        columns = zip(*sample, strict=True)
         return [Profile(cells[0], len(sample) - 1, list(filter(None, map(str.strip, cells[1:])))) for cells in columns]
 
     @property
-    def header(self) -> tuple[str, ...]:
-        return tuple(cell.strip() for cell in self.rows[0]) if self.rows else ()
-
-    @property
     def is_table(self) -> bool:
-        """Whether a column reads like texts, and another one has values."""
         columns = [column for column in self.columns if column.values]
         return len(columns) > 1 and any(column.reads_like_text for column in columns)
 
@@ -60,12 +54,10 @@ def read(source: Source, options: ReadOptions) -> Table:
     try:
         with source.open() as stream:
             book = python_calamine.load_workbook(io.BytesIO(stream.read()))
-    except (python_calamine.CalamineError, OSError) as error:
+        sheet = _choose(source, book, options)
+    except (python_calamine.CalamineError, ValueError, MemoryError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{source.path}: not a readable workbook ({reason}); save it again, without a password."
-        ) from None
-    sheet = _choose(source, book, options)
+        raise InputError(f"{source.path}: not a readable workbook ({reason}); save it as CSV UTF-8.") from None
     if len(sheet.rows) < 2:
         raise InputError(f"{source.path}, sheet {sheet.name!r}: expected a row with column names, and rows below it.")
     has_names: Any = options.header
@@ -74,12 +66,9 @@ def read(source: Source, options: ReadOptions) -> Table:
     if isinstance(has_names, Question):
         raise QuestionError(source.path, [has_names])
     body = sheet.rows[1:] if has_names else sheet.rows
-    width = max(map(len, sheet.rows))
-    names = [*sheet.rows[0], *[""] * (width - len(sheet.rows[0]))] if has_names else default_names(width, options)
     kept = [number for number, row in enumerate(body) if any(row)]
-    cells = itertools.zip_longest(*(body[number] for number in kept), fillvalue="")
-    columns = [to_arrow(column) for column in cells]
-    columns += [to_arrow([""] * len(kept))] * (width - len(columns))
+    columns = [to_arrow(body[number][place] for number in kept) for place in range(len(sheet.rows[0]))]
+    names = sheet.rows[0] if has_names else default_names(len(columns), options)
     others = ", ".join(name for name in book.sheet_names if name != sheet.name)
     form = f"Excel, sheet {sheet.name!r}{f' (others: {others})' if others else ''}"
     return Table(
@@ -100,7 +89,7 @@ def _choose(source: Source, book: Any, options: ReadOptions) -> _Sheet:
     names: list[str] = book.sheet_names
     wanted = options.sheet if options.sheet is not None else options.like.get("sheet")
     if wanted in names:
-        return _load(source, book, wanted, options)
+        return _load(book, wanted, options)
     if options.sheet is not None:
         raise InputError(f"--sheet {wanted}: {source.path} has no such sheet; it has: {', '.join(names)}.")
     visible = [
@@ -111,22 +100,18 @@ def _choose(source: Source, book: Any, options: ReadOptions) -> _Sheet:
     ]
     if not visible:
         raise InputError(f"{source.path}: the workbook has no worksheet.")
-    sheets = [_load(source, book, name, options) for name in visible]
+    sheets = [_load(book, name, options) for name in visible]
     tables = [sheet for sheet in sheets if sheet.is_table]
-    alike = [sheet for sheet in tables if sheet.header == tables[0].header]
+    alike = [sheet for sheet in tables if sheet.rows[0] == tables[0].rows[0]]
     if len(alike) > 1:
         shown = tuple(f"{sheet.name} ({len(sheet.rows) - 1} rows)" for sheet in alike)
         raise QuestionError(source.path, [Question("which sheet", shown, (f"--sheet {alike[0].name!r}",))])
     return (tables or sheets)[0]
 
 
-def _load(source: Source, book: Any, name: str, options: ReadOptions) -> _Sheet:
-    """Load a sheet as texts. Raises InputError where it is damaged."""
-    try:
-        sheet = book.get_sheet_by_name(name)
-        rows = [[_as_text(cell) for cell in row] for row in sheet.to_python()]
-    except (python_calamine.CalamineError, ValueError, MemoryError) as error:
-        raise InputError(f"{source.path}, sheet {name!r}: cannot be read ({error}); save it as CSV UTF-8.") from None
+def _load(book: Any, name: str, options: ReadOptions) -> _Sheet:
+    sheet = book.get_sheet_by_name(name)
+    rows = [list(map(_as_text, row)) for row in sheet.to_python()]
     above = sheet.start[0] if sheet.start else 0
     skipped = max(0, (options.skip_lines or 0) - above)
     first = next((number for number, row in enumerate(rows) if number >= skipped and any(row)), 0)
@@ -135,8 +120,6 @@ def _load(source: Source, book: Any, name: str, options: ReadOptions) -> _Sheet:
 
 def _as_text(cell: Any) -> str:
     """A cell as text: whole numbers without a fraction, days and times as ISO 8601."""
-    if isinstance(cell, str):
-        return cell
     if isinstance(cell, bool):
         return "true" if cell else "false"
     if isinstance(cell, float) and cell.is_integer():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from classify.errors import EXCERPT
+from classify.errors import EXCERPT, SHOWN
 from classify.tables.decide import Question
 from classify.tables.profile import MOST, Profile, count_words
 from classify.tables.rules import is_header_name
@@ -22,25 +22,17 @@ def is_header(columns: Sequence[Profile], related: Collection[str] = (), *, repe
     again below, or is of their kind. Where both hold, or neither, the answer is a question. `related` are the columns
     of another table of the same kind, such as the one that a model was trained on; `repeated`: it comes again.
     """
-    if any(column.name in related for column in columns):
+    if any(column.name in related or (repeated and is_header_name(column.name)) for column in columns):
         return True
-    if repeated and any(is_header_name(column.name) for column in columns):
-        return True
-    names = [column.name.strip() for column in columns]
-    if names == [str(number) for number in range(len(names))] and len(names) > 1:  # as pandas numbers them
-        return True
-    speaks_for = any(map(_is_known, columns)) or any(map(_is_other_kind, columns))
+    known = (is_header_name(column.name) and column.name.strip() not in column.values for column in columns)
+    speaks_for = any(known) or any(map(_is_other_kind, columns))
     speaks_against = any(map(_is_same_kind, columns))
     if speaks_for != speaks_against:
         return speaks_for
     if len(columns) == len(related) or len(columns) == 1:
-        return speaks_for and not speaks_against
-    shown = ", ".join(repr(name[:EXCERPT]) for name in names[:5])
+        return False
+    shown = ", ".join(repr(column.name.strip()[:EXCERPT]) for column in columns[:SHOWN])
     return Question(f"is the first row ({shown}) a header", (), ("--header", "--no-header"))
-
-
-def _is_known(column: Profile) -> bool:
-    return is_header_name(column.name) and column.name.strip() not in column.values
 
 
 def _is_other_kind(column: Profile) -> bool:

@@ -76,13 +76,11 @@ class ClassNames:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """The class names of a trained model, from its classify.json."""
         stored = settings["label_spelling"]
         normalized, outside = stored["normalized"], stored.get("outside")
         return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=normalized, outside=outside)
 
     def as_settings(self) -> dict[str, Any]:
-        """The entry of classify.json."""
         names = {label: name for label, name in self.names.items() if label != name}
         stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
         return {"label_spelling": stored | ({} if self.outside is None else {"outside": self.outside})}
@@ -148,7 +146,6 @@ def _unlist(label: str) -> str:
 
 
 def find_missing(labels: Collection[str]) -> list[str]:
-    """The labels that are usual spellings of a missing value, such as NA."""
     return [label for label in labels if normalize_text(label) in _MISSING]
 
 
@@ -364,7 +361,6 @@ def value_counts(table: Table, column: str) -> dict[str, int]:
 
 
 def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
-    """The labels with most rows, and their rows."""
     order = np.argsort(-counts, kind="stable").tolist()
     return list_some([f"{labels[number]!r} {counts[number]}" for number in order[:_LISTED]], len(order), most=_LISTED)
 

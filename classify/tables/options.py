@@ -38,14 +38,10 @@ class ReadOptions:
         if settings.get("header") and settings.get("no_header"):
             raise InputError("--header and --no-header contradict each other; give one of them.")
         delimiter, quote = settings.get("delimiter"), settings.get("quote")
-        delimiter = _NAMED.get(delimiter, delimiter) if delimiter is not None else None
-        quote = "" if quote == "none" else quote
-        for name, sign in (("delimiter", delimiter), ("quote", quote or None)):
+        delimiter, quote = _NAMED.get(delimiter or "", delimiter), "" if quote == "none" else quote
+        for flag, sign in (("--delimiter", delimiter), ("--quote", quote or None)):
             if sign is not None and not (len(sign) == 1 and sign.isascii() and not sign.isalnum()):
-                also = "tab" if name == "delimiter" else "none"
-                raise InputError(f"--{name} {sign}: expected one sign of ASCII, or {also}.")
-        if delimiter is not None and delimiter == quote:
-            raise InputError(f"--delimiter and --quote are both {quote}; give different ones.")
+                raise InputError(f"{flag} {sign}: expected one sign of ASCII (or tab, or no quote: none).")
         header = True if settings.get("header") else False if settings.get("no_header") else None
         return cls(
             settings.get("encoding"), settings.get("sheet"), settings.get("on_bad_rows") == "skip",
@@ -56,9 +52,6 @@ class ReadOptions:
         """These options for a table like one that was read before: what flags gave then holds again."""
         given = {name: value for name, value in reading.get("given", {}).items() if getattr(self, name) is None}
         return replace(self, columns=tuple(columns), like=reading.get("found", {}), **given)
-
-    def with_delimiter(self, delimiter: str) -> Self:
-        return replace(self, delimiter=delimiter)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -35,7 +35,11 @@ _MARKUP = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
 _OBJECT = re.compile(r"\{.*\}|\[\s*[\[{].*\]", re.DOTALL)
 _LIST = re.compile(r"""\[\s*["'].*\]""", re.DOTALL)
 _CODE = re.compile(r"(?=\S*\d)[!-~]+")
+_ZERO_FIRST = re.compile(r"0\d")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+# Different numbers up to which they are classes, and the share of fractions from which more are scores.
+_FEWEST_SCORES = 10
+_FRACTIONAL = 0.1
 # Folds of the cross-validation, and what a class counts for: rows of a class below which chance decides.
 _FOLDS = 5
 _FEWEST_ROWS = 5
@@ -55,7 +59,6 @@ class Profile:
 
     @property
     def filled(self) -> float:
-        """Share of rows with a value."""
         return len(self.values) / max(1, self.rows)
 
     @cached_property
@@ -69,23 +72,9 @@ class Profile:
         return self.kinds / max(1, len(self.values))
 
     @cached_property
-    def longest(self) -> int:
-        return max(map(len, self.values), default=0)
-
-    @cached_property
     def words(self) -> float:
         """Mean number of words; in scripts without spaces, estimated from the letters."""
         return sum(map(count_words, self.values)) / max(1, len(self.values))
-
-    @cached_property
-    def numeric(self) -> float:
-        """Share of numbers."""
-        return self.share(lambda value: parse_number(value) is not None)
-
-    @cached_property
-    def fractional(self) -> float:
-        """Share of numbers with a fraction."""
-        return self.share(lambda value: not (parse_number(value) or 0.0).is_integer())
 
     @cached_property
     def marks(self) -> float:
@@ -104,28 +93,28 @@ class Profile:
 
     @cached_property
     def markup(self) -> float:
-        """Share of values with tags of HTML or XML."""
         return self.share(_MARKUP.search)
 
-    @property
+    @cached_property
     def is_numeric(self) -> bool:
-        return bool(self.values) and self.numeric >= MOST
+        return bool(self.values) and self.share(lambda value: parse_number(value) is not None) >= MOST
 
     @property
     def is_score(self) -> bool:
         """Whether values are numbers on a scale: many kinds, with fractions; numbers such as 038.9 are codes."""
-        codes = any(len(value) > 1 and value[0] == "0" and value[1].isdigit() for value in self.values)
-        return self.is_numeric and self.kinds > 10 and self.fractional > 0.1 and not (codes and self.distinct < 0.5)
+        if not self.is_numeric or self.kinds <= _FEWEST_SCORES:
+            return False
+        fractional = self.share(lambda value: not (parse_number(value) or 0.0).is_integer())
+        has_codes = any(map(_ZERO_FIRST.match, self.values))
+        return fractional > _FRACTIONAL and not (has_codes and self.distinct < 0.5)
 
     @property
     def could_be_text(self) -> bool:
-        """Whether values may be texts, however short."""
         is_other = max(self.unreadable, self.codes, self.share(_LIST.fullmatch)) >= MOST
         return bool(self.values) and not self.is_numeric and not is_other
 
     @property
     def reads_like_text(self) -> bool:
-        """Whether values have several words each, and mostly differ."""
         return self.could_be_text and self.words >= 3 and self.distinct >= 0.5
 
     @property
@@ -135,14 +124,12 @@ class Profile:
 
     @property
     def example(self) -> str:
-        """The most frequent value, in quotes, cut short."""
         if not self.values:
             return "empty"
         value = max(self.values, key=self.values.count) if self.kinds < 50 else self.values[0]
         return repr(value if len(value) <= _EXAMPLE else f"{value[: _EXAMPLE - 3]}...")
 
     def share(self, holds: Callable[[str], object]) -> float:
-        """Share of the values for which a function is true."""
         return sum(bool(holds(value)) for value in self.values) / len(self.values) if self.values else 0.0
 
 

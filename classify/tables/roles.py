@@ -128,7 +128,6 @@ class _Search:
 
     @cached_property
     def free(self) -> dict[str, Profile]:
-        """The profiles of the columns that no flag names."""
         names = [name for name in self.table.columns if name not in self.taken]
         return {name: profile(self.table, name, self.unlabelled) for name in names}
 
@@ -204,7 +203,6 @@ class _Search:
         return self._ask_labels(told or fitting)
 
     def _rarer_rows(self, name: str) -> int:
-        """The rows of a column's rarer value in the sample."""
         values = self.free[name].values
         return min(len(values) - values.count(values[0]), values.count(values[0]))
 
@@ -296,7 +294,6 @@ def find_column(table: Table, name: str) -> str | None:
 
 
 def rename_alike(table: Table, columns: Sequence[str]) -> Table:
-    """Rename columns of another table that differ from `columns` only in case or word separators."""
     new = {found: name for name in columns if (found := find_column(table, name)) is not None and found != name}
     return table.rename([new.get(column, column) for column in table.columns]) if new and table.has_names else table
 
@@ -315,7 +312,6 @@ def require_columns(table: Table, flags: dict[str, str]) -> None:
 
 
 def require_named_column(table: Table, name: str | None, flag: str) -> str | None:
-    """The column that a flag names. Raises InputError where the table lacks it."""
     faults = ErrorList()
     found = parse_columns(table, name, flag, faults, several=False)
     faults.raise_if_any()
@@ -333,7 +329,6 @@ def find_id_column(table: Table) -> str | None:
 
 
 def note_empty_texts(table: Table, texts: TextColumns) -> list[Finding]:
-    """Note the lines of empty texts."""
     empty = np.flatnonzero(table.text_hashes(texts.whole) == EMPTY).tolist()
     return [note("the text is empty", table.describe_rows(empty))] if empty else []
 

@@ -22,13 +22,11 @@ def _roles() -> dict[str, dict[str, str]]:
 
 @cache
 def names_of(role: str) -> frozenset[str]:
-    """The known names of a role: a table of names.toml."""
     return frozenset(name for names in _roles()[role].values() for name in names.split())
 
 
 @cache
 def pairs() -> tuple[tuple[str, str], ...]:
-    """The known names of the two texts of a pair."""
     both = _roles()["pairs"]
     return tuple(zip(both["first"].split(), both["second"].split(), strict=True))
 
@@ -40,7 +38,6 @@ def normalize_name(name: str) -> str:
 
 
 def is_named(name: str, role: str) -> bool:
-    """Whether a column has a known name of a role."""
     return normalize_name(name) in names_of(role)
 
 

@@ -58,7 +58,6 @@ class Source:
 
     @cached_property
     def file(self) -> Path:
-        """The file on disk."""
         return Path(self._copy.name) if self._copy else Path(self.path)
 
     @cached_property

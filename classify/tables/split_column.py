@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from classify.errors import InputError, list_some
+from classify.tables import rules
 from classify.tables.decide import Question, QuestionError
-from classify.tables.rules import SPLITS, find_split, is_named, is_split_word
 from classify.tables.table import Table
 
 # Value of --split-column by which no column names splits.
 NO_COLUMN = "none"
 # A column with more different values holds something else than splits.
 _MOST = 10
-_TRAIN = SPLITS.index("train")
+_TRAIN = rules.SPLITS.index("train")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ class SplitColumn:
         return None not in splits and _TRAIN in splits and len(splits) > 1
 
     def values_of(self, split: int) -> list[str]:
-        """The values that mean a split."""
         return [value for value, meant in self.meaning.items() if meant == split]
 
 
@@ -39,10 +38,10 @@ def require_splits(table: Table, column: str) -> SplitColumn:
     """The column of splits that a flag names. Raises InputError where it holds something else."""
     splits = _read(table, column)
     if not splits.is_complete:
-        unknown = splits.values_of(None) if None in splits.meaning.values() else []  # type: ignore[arg-type]
-        expected = "names of splits such as train, validation, test in each row"
-        if not unknown:
-            expected = "rows to train on, and others to validate or test on"
+        unknown = [value for value, meant in splits.meaning.items() if meant is None]
+        expected = "rows to train on, and others to validate or test on"
+        if unknown:
+            expected = "names of splits such as train, validation, test in each row"
         shown = list_some(unknown or list(splits.meaning), show=repr)
         raise InputError(f"--split-column {column}: expected {expected} of {table.path}. Got {shown} instead.")
     return splits
@@ -54,18 +53,19 @@ def find_split_column(table: Table, taken: Collection[str | None]) -> SplitColum
     Raises QuestionError where only some values of a column called split are.
     """
     for column in table.columns if len(table.columns) > 2 else ():
-        most = len(table) // 2 if is_named(column, "split") else _MOST
+        is_named = rules.is_named(column, "split")
+        most = len(table) // 2 if is_named else _MOST
         if column not in taken and len(table.dictionary_encode(column)[0]) <= most:
             splits = _read(table, column)
-            words = list(map(is_split_word, splits.meaning))
+            words = list(map(rules.is_split_word, splits.meaning))
             if splits.is_complete and all(words):
                 return splits
-            if any(words) and not all(words) and is_named(column, "split"):
-                others = tuple(repr(value) for value in splits.meaning if splits.meaning[value] is None)
+            if is_named and any(words) and not all(words):
+                others = tuple(repr(value) for value, meant in splits.meaning.items() if meant is None)
                 flags = (f"--split-column {NO_COLUMN} to use none", "train, validation or test in all rows")
                 raise QuestionError(table.path, [Question(f"which split is meant in column {column!r}", others, flags)])
     return None
 
 
 def _read(table: Table, column: str) -> SplitColumn:
-    return SplitColumn(column, {value: find_split(value) for value in table.dictionary_encode(column)[0]})
+    return SplitColumn(column, {value: rules.find_split(value) for value in table.dictionary_encode(column)[0]})

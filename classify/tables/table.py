@@ -61,7 +61,6 @@ class Table:
         return [name for name in self.arrow.column_names if name not in self.derived]
 
     def has_column(self, name: str) -> bool:
-        """Whether the file has a column of that name, or one was derived."""
         return name in self.arrow.column_names
 
     def __len__(self) -> int:
@@ -72,19 +71,18 @@ class Table:
         return values
 
     def take(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Values of a column in some rows, given in ascending order.
+        """Values of a column in some rows, given in ascending order, each once.
 
-        Chunk by chunk: Arrow's own `take` joins all chunks, and a column of strings holds 2 GiB at most.
+        By a mask: Arrow's `take` joins all chunks, and a column of strings holds 2 GiB at most.
         """
-        values: list[str] = []
         if not len(rows):
-            return values
-        start, end = int(rows[0]), int(rows[-1]) + 1
-        for chunk in self.arrow.column(name).slice(start, end - start).chunks:
-            here = (rows[slice(*np.searchsorted(rows, (start, start + len(chunk))))] - start).astype(np.int64)
-            indices = pyarrow.Array.from_buffers(pyarrow.int64(), len(here), [None, pyarrow.py_buffer(here)])
-            values += chunk.take(indices).to_pylist()
-            start += len(chunk)
+            return []
+        start, count = int(rows[0]), int(rows[-1] - rows[0]) + 1
+        mask = np.zeros(count, dtype=bool)
+        mask[rows - start] = True
+        bits = [None, pyarrow.py_buffer(np.packbits(mask, bitorder="little"))]
+        is_taken = pyarrow.Array.from_buffers(pyarrow.bool_(), count, bits)
+        values: list[str] = self.arrow.column(name).slice(start, count).filter(is_taken).to_pylist()
         return values
 
     def dictionary_encode(self, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
@@ -129,14 +127,12 @@ class Table:
         return replace(self, findings=(*self.findings, note(text, self.path)))
 
     def drop(self, names: Collection[str | None]) -> Self:
-        """The table without some of its columns."""
         return self._with(self.arrow.select([name for name in self.columns if name not in names]))
 
     def rename(self, names: Sequence[str]) -> Self:
         return self._with(self.arrow.rename_columns(list(names)))
 
     def with_derived(self, name: str, values: Iterable[str]) -> Self:
-        """The table with one more column, which is not in the file."""
         return replace(self, arrow=self.arrow.append_column(name, to_arrow(values)), derived=self.derived | {name})
 
     def _with(self, arrow: pyarrow.Table) -> Self:

@@ -28,7 +28,6 @@ class TextColumns:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The columns of the file."""
         return self.fields if self.pair is None else (*self.fields, self.pair)
 
     @property

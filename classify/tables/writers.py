@@ -50,12 +50,13 @@ class Added:
 
     def typed(self, row: Sequence[str]) -> list[Any]:
         """The cells of a row as numbers, True and False, or text; None for an empty one that is no text."""
-        return [self._convert(name, cell) for name, cell in zip(self.names, row, strict=True)]
-
-    def _convert(self, name: str, cell: str) -> Any:
-        if name in self.numbers:
-            return float(cell) if cell else None
-        return (cell == "true" if cell else None) if name in self.booleans else cell
+        values: list[Any] = list(row)
+        for place, (name, cell) in enumerate(zip(self.names, row, strict=True)):
+            if name in self.numbers:
+                values[place] = float(cell) if cell else None
+            elif name in self.booleans:
+                values[place] = cell == "true" if cell else None
+        return values
 
 
 Write = Callable[[Path, Table, npt.NDArray[np.int64], Added], None]
@@ -153,52 +154,53 @@ def write_parquet(path: Path, table: Table, rows: npt.NDArray[np.int64], added: 
 def write_workbook(path: Path, table: Table, rows: npt.NDArray[np.int64], added: Added) -> None:
     """Add the columns to a copy of the workbook, or write a new one; texts are never formulas, longer cells are cut."""
     if table.original is not None and table.form.startswith("Excel") and len(rows) == len(table):
-        _add_to_workbook(path, table, added)
+        _add_to_workbook(path, table, table.original(), added)
         return
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("predictions")
     if table.has_names or added.names:
         sheet.freeze_panes = "A2"
-        header = [_make_cell(sheet, name) for name in (*rename_columns(table, added.names), *added.names)]
-        for cell in header:
+        header = [openpyxl.cell.WriteOnlyCell(sheet) for _ in (*table.columns, *added.names)]
+        for cell, name in zip(header, (*rename_columns(table, added.names), *added.names), strict=True):
+            _fill(cell, name)
             cell.font = Font(bold=True)
         sheet.append(header)
+    width = len(table.columns)
     for cells in rows_of(table, rows, added):
-        own = cells[: len(table.columns)]
-        sheet.append([_make_cell(sheet, value) for value in (*own, *added.typed(cells[len(own) :]))])
+        values = [*cells[:width], *added.typed(cells[width:])]
+        sheet.append([_fill(openpyxl.cell.WriteOnlyCell(sheet), value) for value in values])
     book.save(path)
 
 
-def _make_cell(sheet: Any, value: Any) -> Any:
-    cell = openpyxl.cell.WriteOnlyCell(sheet, value)
+def _fill(cell: Any, value: Any) -> Any:
+    """Write a value into a cell, of a text what a sheet can hold; it is no formula even where it begins with =."""
+    cell.value = value
     if isinstance(value, str):
         cell.value = ILLEGAL_CHARACTERS_RE.sub("", value)[:_CELL_CHARACTERS]
-        cell.data_type = "s"  # also where it begins with =
+        cell.data_type = "s"
     return cell
 
 
-def _add_to_workbook(path: Path, table: Table, added: Added) -> None:
-    assert table.original is not None
-    book = openpyxl.load_workbook(table.original())
+def _add_to_workbook(path: Path, table: Table, original: IO[bytes], added: Added) -> None:
+    book = openpyxl.load_workbook(original)
     sheet = book[table.reading["sheet"]]
-    first = sheet.max_column + 1
-    places: list[int] = table.places.tolist()  # type: ignore[union-attr]
-    rows = [list(added.names)] if table.has_names else []
-    header = places[0] - 1 if table.has_names and places else 1
-    for cell in sheet[header] if table.has_names else ():
-        if cell.value in added.names:
-            cell.value = f"{cell.value}_input"
-    numbers = [*([header] if table.has_names else []), *places]
+    first, numbers = sheet.max_column + 1, [int(number) for number in table.places]
+    header = numbers[0] - 1 if numbers else 1
     for name, changed in added.replaced.items():
-        column = next((cell.column for cell in sheet[header] if cell.value == name), table.columns.index(name) + 1)
-        for number, value in zip(places, changed, strict=True):
+        column = table.columns.index(name) + 1
+        if table.has_names:
+            column = next((cell.column for cell in sheet[header] if cell.value == name), column)
+        for number, value in zip(numbers, changed, strict=True):
             sheet.cell(number, column).value = value
-    for number, values in zip(numbers, itertools.chain(rows, map(added.typed, added.cells)), strict=True):
+    if table.has_names:
+        for cell in sheet[header]:
+            if cell.value in added.names:
+                cell.value = f"{cell.value}_input"
+        for place, name in enumerate(added.names):
+            _fill(sheet.cell(header, first + place), name)
+    for number, values in zip(numbers, map(added.typed, added.cells), strict=True):
         for place, value in enumerate(values):
-            cell = sheet.cell(number, first + place)
-            cell.value = ILLEGAL_CHARACTERS_RE.sub("", value)[:_CELL_CHARACTERS] if isinstance(value, str) else value
-            if isinstance(value, str):
-                cell.data_type = "s"
+            _fill(sheet.cell(number, first + place), value)
     book.save(path)
 
 
