@@ -16,7 +16,7 @@ from classify.tables.table import Table
 from classify.tables.texts import join_labels
 
 FLAGS = ("--data", "--eval-data", "--test-data")
-# The flag that names each split of a folder, when it is a separate file.
+# The flag of each split of a folder, as if it was a separate file.
 _SPLITS = dict(zip(("train", "eval", "test"), FLAGS, strict=True))
 
 
@@ -55,32 +55,21 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         split_by_time=require_named_column(table, config.split_by_time, "--split-by-time"),
     )
     split = _find_split_column(config, table)
-    columns = _find_columns(config, table, split)
-    if split is not None and split.name not in (*columns.texts.named, *columns.labels):
-        if _defines_splits(config, table, split, tables):
-            columns = replace(columns, split=split)
-        else:
-            text = f"column {split.name!r} of splits is not used, since other flags are; see --split-column"
-            table = table.add_note(text)
-    elif config.split_column in (None, NO_COLUMN):
-        _defines_splits(config, table, None, tables)
-    more: dict[str, Table] = {}
+    columns = replace(_find_columns(config, table, split), split=split)
+    _check_splits(config, table, split, tables)
+    more: dict[str, Table | None] = {}
     for flag in FLAGS[1:]:
-        further = tables.get(flag)
-        if further is not None and flag == "--test-data" and config.test_data is None:
-            further = _leave_out_unlabelled(further, columns, config)
-        if further is not None:
-            more[flag] = _fit(further, columns, flag, config)
+        other = tables.get(flag)
+        # The test table of a folder may have no labels, as those of competitions.
+        keeps = flag != "--test-data" or config.test_data is not None or config.predict_unlabelled
+        if other is not None and (keeps or any(map(other.has_column, columns.labels))):
+            more[flag] = _fit(other, columns, flag, config)
     return InputTables(_derive(table, columns), more.get("--eval-data"), more.get("--test-data"), columns, config)
 
 
 def _read(config: DataConfig, in_memory: Mapping[str, Table]) -> dict[str, Table]:
     """Read all tables; the faults of all of them are raised together."""
-    paths: dict[str, str | None] = {
-        "--data": config.data,
-        "--eval-data": config.eval_data,
-        "--test-data": config.test_data,
-    }
+    paths = dict(zip(FLAGS, (config.data, config.eval_data, config.test_data), strict=True))
     if config.data is not None and "--data" not in in_memory:
         for split, found in find_splits(config.data, "--data", SUFFIXES).items():
             flag = _SPLITS[split]
@@ -128,44 +117,29 @@ def _find_columns(config: DataConfig, table: Table, split: SplitColumn | None) -
     return columns
 
 
-def _defines_splits(config: DataConfig, table: Table, split: SplitColumn | None, tables: Mapping[str, Table]) -> bool:
-    """Whether a column defines the splits. Raises InputError where they are given in several ways."""
-    is_named = config.split_column not in (None, NO_COLUMN)
-    given = {"--eval-data": "--eval-data" in tables, "--split-by-time": config.split_by_time is not None}
-    ways = [flag for flag, is_given in given.items() if is_given]
-    tested = "--test-data" in tables
-    if is_named:
-        ways = ["--split-column", *ways, *(["--test-data"] if tested else [])]
+def _check_splits(config: DataConfig, table: Table, split: SplitColumn | None, tables: Mapping[str, Table]) -> None:
+    """Raise InputError where the splits are defined in several ways, or a flag of a split by seed has no effect."""
+    column = "--split-column" if config.split_column is not None or split is None else f"column {split.name!r}"
+    to_drop = "" if split is None else f", or give --split-column {NO_COLUMN}"
+    given = {
+        column: split is not None,
+        "--eval-data": "--eval-data" in tables,
+        "--split-by-time": config.split_by_time is not None,
+        "--test-data": split is not None and "--test-data" in tables,
+    }
+    ways = [way for way, is_given in given.items() if is_given]
     if len(ways) > 1:
-        raise InputError(f"{ways[0]} and {ways[1]} both define the splits; give one of them.")
-    if split is not None and not is_named:
-        for number, flag in enumerate(FLAGS[1:], start=1):
-            if flag in tables and (values := split.values_of(number)):
-                raise InputError(
-                    f"{table.path}: column {split.name!r} has rows of {values[0]!r} beside {flag}; drop {flag} to "
-                    f"split by the column, or give --split-column {NO_COLUMN} to use these rows as all others."
-                )
-        if ways or tested:
-            split = None
-    defined = ways[0] if ways else None if split is None else f"column {split.name!r}"
+        raise InputError(f"{table.path}: {ways[0]} and {ways[1]} both define the splits; give one of them{to_drop}.")
     by_seed = {"--split-like": config.split_like, "--group-column": config.group_column}
     useless = [flag for flag, value in by_seed.items() if value is not None]
-    if defined and useless:
+    if ways and useless:
         raise InputError(
-            f"{table.path}: {useless[0]} has no effect when {defined} defines the splits; drop one of them, or give "
-            f"--split-column {NO_COLUMN} to split by seed."
+            f"{table.path}: {useless[0]} has no effect when {ways[0]} defines the splits; drop one of them{to_drop}."
         )
-    return split is not None
-
-
-def _leave_out_unlabelled(test: Table, columns: Columns, config: DataConfig) -> Table | None:
-    """The test table of a folder, unless it has no labels, as those of competitions."""
-    keeps = config.predict_unlabelled or any(map(test.has_column, columns.labels))
-    return test if keeps else None
 
 
 def _fit(table: Table, columns: Columns, flag: str, config: DataConfig) -> Table:
-    """A further table with the first one's names of columns. Raises InputError with the columns that it lacks."""
+    """Another table with the first one's names of columns. Raises InputError with the columns that it lacks."""
     table = rename_alike(table, (*columns.texts.named, *columns.labels))
     wanted = dict.fromkeys(columns.texts.fields, "--text-column")
     wanted |= {} if columns.texts.pair is None else {columns.texts.pair: "--text-pair-column"}

@@ -19,7 +19,7 @@ from classify.tables.roles import note_empty_texts
 from classify.tables.rules import SPLITS
 from classify.tables.split_column import NO_COLUMN
 from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY, TextHashes, find_overlap, normalize_text
+from classify.tables.text_hashes import EMPTY, TextHashes, find_overlap
 
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
@@ -38,7 +38,6 @@ class _Assignment:
     how: str
     flag: str = BY_SEED
     num_folds: int = 0
-    notes: tuple[str, ...] = ()
 
     def rows(self, split: int) -> Rows:
         return np.flatnonzero(self.parts == split)
@@ -54,71 +53,79 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     split.
     """
     table, columns, config = tables.train, tables.columns, tables.config
-    targets, has_text = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text) != EMPTY
-    labelled = np.flatnonzero(encoder.labelled(table, columns.label) & has_text)
-    assigned = _assign(tables, labelled, encoder.stratify_by(targets), seed, folds)
-    train = Split(table, assigned.rows(_TRAIN), targets[assigned.rows(_TRAIN)])
-    validation = _make_split(tables, tables.eval, encoder, assigned.rows(_VALIDATION), targets)
-    tested = _make_split(tables, tables.test, encoder, assigned.rows(_TEST), targets)
-    if not len(train) or not (len(validation) or assigned.num_folds):
-        raise InputError(_too_few(tables, encoder, train, validation, by_time=config.split_by_time))
+    targets, hashes = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text)
+    labelled, classes = encoder.labelled(table, columns.label) & (hashes != EMPTY), encoder.stratify_by(targets)
+    assigned = _assign(tables, np.flatnonzero(labelled), classes, seed, folds)
     parts = assigned.parts.copy()
+    train = _split_of(table, assigned.rows(_TRAIN), targets)
+    validation = _split_of(table, assigned.rows(_VALIDATION), targets)
+    test: Split | None = _split_of(table, assigned.rows(_TEST), targets)
+    if tables.eval is not None:
+        validation = _read_split(tables, tables.eval, encoder)
+    if tables.test is not None:
+        test = _read_split(tables, tables.test, encoder)
+    if not len(train) or not (len(validation) or assigned.num_folds):
+        raise InputError(_too_few(tables, encoder, train, validation))
     if config.max_train_samples is not None:
-        kept = cap_rows(encoder.stratify_by(targets), train.rows, config.max_train_samples, seed=seed)
-        train = Split(table, kept, targets[kept])
-        texts = table.text_hashes(columns.text)
-        parts[(parts == _TRAIN) & ~np.isin(texts, texts[kept])] = split_record.UNUSED
-    validated = len(validation)
-    if config.max_eval_samples is not None and not assigned.num_folds and validated > config.max_eval_samples:
-        labels = encoder.stratify_by(validation.targets)
-        kept = cap_rows(labels, np.arange(validated), config.max_eval_samples, seed=0)
+        train = _split_of(table, cap_rows(classes, train.rows, config.max_train_samples, seed=seed), targets)
+        parts[(parts == _TRAIN) & ~np.isin(hashes, hashes[train.rows])] = split_record.UNUSED
+    held_out = f"validation {len(validation):,}"
+    if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
+        kept = cap_rows(encoder.stratify_by(validation.targets), np.arange(len(validation)), config.max_eval_samples, seed=0)
         validation = Split(validation.table, validation.rows[kept], validation.targets[kept])
-    fold_of = None
+        held_out = f"validation {len(kept):,} of {held_out.split()[1]} (--max-eval-samples)"
+    # Without a table, or with too few different texts, there is no test score, rather than a false one.
+    test = test if test else None
+    scored = {"validation": validation} | ({} if test is None else {"test": test})
     # Splits from separate tables are not recorded.
-    assignment = parts if (assigned.parts > _TRAIN).any() else None
+    fold_of, assignment = None, parts if (assigned.parts > _TRAIN).any() else None
     if assigned.num_folds:
         fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned.num_folds), train
         assignment = np.full(len(table), -1, dtype=np.int8)
         assignment[train.rows] = fold_of
-    # Without a table, or with too few different texts, there is no test score, rather than a false one.
-    test = tested if len(tested) else None
-    scored = {} if fold_of is not None else {"validation": validation}
-    scored |= {} if test is None else {"test": test}
-    hashes = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
-    in_training = dict(zip(scored, map(tuple, find_overlap(*hashes)), strict=True))
+        del scored["validation"]
+        held_out = f"{fold_of.max() + 1} folds"
+    hashes_of = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
+    in_training = dict(zip(scored, map(tuple, find_overlap(*hashes_of)), strict=True))
     unlabelled = _find_unlabelled(tables, encoder)
-    outside, outside_scored = _find_outside(tables, encoder, seed)
     # A test table without any label is there to be predicted.
     predicted = {
         file: split
         for file, split in unlabelled.items()
         if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
     }
-    held_out = f"validation {len(validation):,}"
-    if fold_of is not None:
-        held_out = f"{fold_of.max() + 1} folds"
-    elif len(validation) < validated:
-        held_out += f" of {validated:,} (--max-eval-samples)"
+    outside, outside_scored = _find_outside(tables, encoder, seed)
     sizes = f"train {len(train):,}, {held_out}, test {len(test) if test else 0:,}"
     splits = Splits(
-        columns, encoder, train, validation, test, targets, encoder.labelled(table, columns.label) & has_text,
+        columns, encoder, train, validation, test, targets, labelled,
         findings=(decided("split", sizes, assigned.how, "" if tables.eval else assigned.flag, True),),
         unlabelled=predicted, in_training=in_training, assignment=assignment, folds=fold_of,
         outside=outside, outside_scored=outside_scored,
     )  # fmt: skip
-    notable = _notable(tables, splits, scored, unlabelled, assigned.notes)
+    notable = _notable(tables, splits, scored, unlabelled)
     found = [finding for source in tables.every for finding in source.findings]
     return replace(splits, findings=(*columns.findings, *found, *encoder.findings, *splits.findings, *notable))
 
 
+def _split_of(table: Table, rows: Rows, targets: Targets) -> Split:
+    return Split(table, rows, targets[rows])
+
+
+def _read_split(tables: InputTables, table: Table, encoder: LabelEncoder) -> Split:
+    """The labelled rows of a separate table that have a text."""
+    known_from, column = "--data" if tables.eval is None else "--data or --eval-data", tables.columns.label
+    rows = np.flatnonzero(encoder.labelled(table, column) & (table.text_hashes(tables.columns.text) != EMPTY))
+    return _split_of(table, rows, encoder.encode(table, column, known_from))
+
+
 def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
     """Assign the labelled rows of `--data`."""
-    all_train = np.full(len(tables.train), -1, dtype=np.int8)
-    all_train[labelled] = _TRAIN
-    config, split = tables.config, tables.columns.split
+    config, split, path = tables.config, tables.columns.split, tables.train.path
+    parts = np.full(len(tables.train), -1, dtype=np.int8)
+    parts[labelled] = _TRAIN
     if tables.eval is not None:
-        return _Assignment(all_train, "given as separate files")
-    assigned = _Assignment(all_train, "")
+        return _Assignment(parts, "given as separate files")
+    assigned = _Assignment(parts, "")
     if split is not None:
         assigned = _by_column(tables, labelled)
     elif config.split_by_time is not None:
@@ -126,28 +133,25 @@ def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, f
     if len(assigned.rows(_VALIDATION)):
         if config.folds and split is not None:
             raise InputError(
-                f"--folds {config.folds}: column {split.name!r} of {tables.train.path} has the validation rows; add "
+                f"--folds {config.folds}: column {split.name!r} of {path} has the validation rows; add "
                 "--split-column none to cross-validate all rows, or drop --folds."
             )
         return assigned
-    if folds:
-        how = f"the final model trains on all training rows of {tables.train.path}; scores from cross-validation, "
-        how += f"stratified, seed {seed}{_describe_groups(tables)}"
-        how += f", folds of {config.split_like}" if config.split_like is not None else ""
-        flag = "--folds 0" if config.split_like is None else "--split-like"
-        return replace(assigned, how=_after(assigned.how, how), flag=flag, num_folds=folds)
-    is_tested = tables.test is not None or len(assigned.rows(_TEST)) > 0
-    return _by_seed(tables, assigned, stratify_by, seed, test_share=0.0 if is_tested else _SHARE)
-
-
-def _after(first: str, then: str) -> str:
-    return f"{first}; {then}" if first else then
+    # Without validation rows, these are taken from those to train on.
+    how = f"{assigned.how}; " if assigned.how else ""
+    if not folds:
+        return _by_seed(tables, replace(assigned, how=how), stratify_by, seed)
+    how += f"the final model trains on all training rows of {path}; scores from cross-validation, stratified, seed {seed}"
+    how += "".join(f", {reason}" for reason in _groups(tables, labelled))
+    if config.split_like is None:
+        return replace(assigned, how=how, flag="--folds 0", num_folds=folds)
+    return replace(assigned, how=f"{how}, folds of {config.split_like}", flag="--split-like", num_folds=folds)
 
 
 def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, folds: int) -> Rows:
     """The fold of each training row."""
     hashes = train.table.text_hashes(tables.columns.text)[train.rows]
-    groups, earlier = _groups(tables, train.rows), _read_earlier(tables, train.rows)
+    groups, earlier = list(_groups(tables, train.rows).values()), _read_earlier(tables, train.rows)
     labels = encoder.stratify_by(train.targets)
     assigned = assign_folds(hashes, labels, folds, seed=seed, groups=groups, earlier=earlier)
     if assigned.max() < 1:
@@ -169,77 +173,54 @@ def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | Non
     return numbers
 
 
-def _groups(tables: InputTables, rows: Rows) -> list[Rows]:
+def _groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
     """Numbers (rows,), equal for rows that must share a split, for each reason there is; a blank cell is no group."""
-    column, groups = tables.config.group_column, []
+    column, texts, groups = tables.config.group_column, tables.columns.texts, dict[str, Rows]()
+    if texts.pair is not None:  # the same two texts in the other order are no new row
+        first, second = (tables.train.text_hashes(name) for name in texts.inputs)
+        pairs = _hash_pairs(np.minimum(first, second), np.maximum(first, second))
+        distinct, numbers = np.unique(pairs, return_inverse=True)
+        if len(distinct) < len(np.unique(_hash_pairs(first, second))):
+            groups["swapped pairs in one split"] = numbers.astype(np.int64)[rows]
     if column is not None:
         values, numbers = tables.train.dictionary_encode(column)
         places: dict[str, int] = {}  # an ID is the same with spaces around it
         owners = np.array([places.setdefault(value.strip(), len(places)) for value in values], dtype=np.int64)[numbers]
         alone = len(values) + np.arange(len(numbers))
-        groups.append(np.where(tables.train.is_blank(column), alone, owners)[rows])
-    swapped = _group_swapped(tables)
-    return groups if swapped is None else [*groups, swapped[rows]]
+        groups[f"grouped by {column!r}"] = np.where(tables.train.is_blank(column), alone, owners)[rows]
+    return groups
 
 
-def _group_swapped(tables: InputTables) -> Rows | None:
-    """A number per row of `--data`, shared by text pairs in either order; None where no pair is swapped."""
-    texts = tables.columns.texts
-    if texts.pair is None:
-        return None
-    first, second = (tables.train.text_hashes(name) for name in texts.inputs)
-    in_order = _hash_pair(first, second)
-    distinct, numbers = np.unique(_hash_pair(np.minimum(first, second), np.maximum(first, second)), return_inverse=True)
-    return numbers.astype(np.int64) if len(distinct) < len(np.unique(in_order)) else None
-
-
-def _hash_pair(first: TextHashes, second: TextHashes) -> TextHashes:
-    """A hash of two hashes in this order: NumPy sorts single numbers far faster than pairs."""
+def _hash_pairs(first: TextHashes, second: TextHashes) -> TextHashes:
+    """Hashes of two hashes each, in this order: NumPy sorts single numbers far faster than pairs."""
     return first * _ODD + second
 
 
-def _describe_groups(tables: InputTables) -> str:
-    column = tables.config.group_column
-    how = "" if _group_swapped(tables) is None else ", swapped pairs in one split"
-    if column is not None:
-        empty = int(tables.train.is_blank(column).sum())
-        how += f", grouped by {column!r}" + (f" ({empty} rows without a value are in no group)" if empty else "")
-    return how
-
-
-def _by_seed(
-    tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int, *, test_share: float
-) -> _Assignment:
+def _by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int) -> _Assignment:
     """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
-    table, rows = tables.train, assigned.rows(_TRAIN)
+    table, rows, parts = tables.train, assigned.rows(_TRAIN), assigned.parts.copy()
+    is_tested = tables.test is not None or (parts == _TEST).any()
     groups, earlier = _groups(tables, rows), _read_earlier(tables, rows)
-    hashes, labels = table.text_hashes(tables.columns.text)[rows], stratify_by[rows]
-    split = split_rows(
-        hashes, labels, seed=seed, eval_share=_SHARE, test_share=test_share, groups=groups, earlier=earlier
+    parts[rows] = split = split_rows(
+        table.text_hashes(tables.columns.text)[rows],
+        stratify_by[rows],
+        seed=seed,
+        eval_share=_SHARE,
+        test_share=0.0 if is_tested else _SHARE,
+        groups=list(groups.values()),
+        earlier=earlier,
     )
-    counts = np.bincount(split, minlength=len(SPLITS)).tolist()
-    how = f"{'80/10/10' if test_share else '90/10'} of {table.path}, stratified, seed {seed}"
+    shares, far = "90/10" if is_tested else "80/10/10", ""
     if groups:  # the actual shares: whole groups may not fit the quotas
-        shares = "/".join(f"{100 * count / len(rows):.0f}" for count in counts[: 3 if test_share else 2])
-        how = f"{shares} of {table.path}, stratified as far as groups allow, seed {seed}{_describe_groups(tables)}"
+        counts = np.bincount(split, minlength=len(SPLITS))[: 2 if is_tested else 3]
+        shares, far = "/".join(f"{100 * count / len(rows):.0f}" for count in counts), " as far as groups allow"
+    how = f"{assigned.how}{shares} of {table.path}, stratified{far}, seed {seed}"
+    how += "".join(f", {reason}" for reason in groups)
     if earlier is not None:
         known = earlier >= 0
         kept = int((earlier == split)[known].sum())
         how += f"; {kept} of {int(known.sum())} rows of {tables.config.split_like} keep their split"
-    parts = assigned.parts.copy()
-    parts[rows] = split
-    notes = _describe_sizes(counts, (_SHARE, test_share), "groups are not divided")
-    return replace(assigned, parts=parts, how=_after(assigned.how, how), notes=notes)
-
-
-def _describe_sizes(counts: Sequence[int], shares: Sequence[float], why: str) -> tuple[str, ...]:
-    """Note a validation or test split whose size is off by more than a third; `counts` has the training rows first."""
-    rows, notes = sum(counts), []
-    for name, count, share in zip(("validation", "test"), counts[1:], shares, strict=True):
-        quota = max(1, round(share * rows))
-        if share and 3 * abs(count - quota) > quota:
-            notes.append(f"the {name} split has {count} of {rows} rows instead of {quota}, because {why}")
-    return tuple(notes)
+    return replace(assigned, parts=parts, how=how)
 
 
 def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
@@ -264,21 +245,9 @@ def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
     parts = np.full(len(tables.train), -1, dtype=np.int8)
     for split, piece in enumerate(pieces):
         parts[labelled[piece]] = split
-    shares = (_SHARE, _SHARE if tables.test is None else 0.0)
-    notes = _describe_sizes(list(map(len, pieces)), shares, "rows of one time stay together")
     newest = "for test, the next newest for validation" if tables.test is None else "for validation"
     how = f"by time in column {column!r} of {tables.train.path}: the newest rows {newest}"
-    return _Assignment(parts, how, "--split-by-time", notes=notes)
-
-
-def _make_split(tables: InputTables, table: Table | None, encoder: LabelEncoder, rows: Rows, targets: Targets) -> Split:
-    """The labelled rows of a separate table, else these rows of `--data`."""
-    if table is None:
-        return Split(tables.train, rows, targets[rows])
-    known_from = "--data" if tables.eval is None else "--data or --eval-data"
-    has_text = table.text_hashes(tables.columns.text) != EMPTY
-    rows = np.flatnonzero(encoder.labelled(table, tables.columns.label) & has_text)
-    return Split(table, rows, encoder.encode(table, tables.columns.label, known_from)[rows])
+    return _Assignment(parts, how, "--split-by-time")
 
 
 def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:
@@ -318,48 +287,33 @@ def _without_targets(table: Table, rows: Rows) -> Split:
     return Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
 
 
-def _too_few(
-    tables: InputTables, encoder: LabelEncoder, train: Split, validation: Split, by_time: str | None = None
-) -> str:
+def _too_few(tables: InputTables, encoder: LabelEncoder, train: Split, validation: Split) -> str:
     """Why there is nothing to train or validate on, and what to do."""
-    table, split = tables.train, tables.columns.split
-    labelled = encoder.labelled(table, tables.columns.label)
+    table, column, split, config = tables.train, tables.columns.text, tables.columns.split, tables.config
+    path, has_label = table.path, encoder.labelled(table, tables.columns.label).any()
+    texts = len(np.unique(table.text_hashes(column)))
+    reasons = (
+        (tables.eval is not None and not len(validation), "no row has a label; expected rows to validate on. Label "
+         "some, or drop --eval-data."),
+        (not has_label, "no row has a label; expected rows to train on."),
+        (split is not None and not len(train), "no row of the training split has a label; expected rows to train on. "
+         f"Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."),
+        (config.split_by_time is not None, f"too few different times in column {config.split_by_time!r} to split by; "
+         "give --eval-data."),
+        (config.group_column is not None, f"too few groups in column {config.group_column!r} to split by: train keeps "
+         "a row of every class. Leave --group-column out, or give --eval-data."),
+        (True, f"too few different texts to split: {len(table)} rows hold {texts}; add rows, or give --eval-data."),
+    )  # fmt: skip
     if tables.eval is not None and not len(validation):
-        return f"{tables.eval.path}: no row has a label; expected rows to validate on. Label some, or drop --eval-data."
-    if not labelled.any():
-        return f"{table.path}: no row has a label; expected rows to train on."
-    if split is not None and not len(train):
-        return (
-            f"{table.path}: no row of the training split in column {split.name!r} has a label; expected rows to train "
-            f"on. Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."
-        )
-    if by_time is not None:
-        return (
-            f"{table.path}: expected several different times in column {by_time!r} to split by. Got too few instead; "
-            "give --eval-data."
-        )
-    column = tables.config.group_column
-    if column is not None:
-        groups = len({value.strip() for value in table.take(column, np.flatnonzero(labelled))} - {""})
-        return (
-            f"{table.path}: too few groups to split: column {column!r} has {groups}, and train keeps a row of every "
-            "class. Expected classes with rows in several groups; leave --group-column out, or give --eval-data."
-        )
-    different = len(np.unique(table.text_hashes(tables.columns.text)))
-    few = f"{table.path}: too few different texts to split: {len(table)} rows hold {different}"
-    return f"{few}; add rows, or give --eval-data."
+        path = tables.eval.path
+    return f"{path}: {next(reason for holds, reason in reasons if holds)}"
 
 
 def _notable(
-    tables: InputTables,
-    splits: Splits,
-    scored: Mapping[str, Split],
-    unlabelled: Mapping[str, Split],
-    notes: Sequence[str],
+    tables: InputTables, splits: Splits, scored: Mapping[str, Split], unlabelled: Mapping[str, Split]
 ) -> list[Finding]:
     """What makes a score less trustworthy, and the rows that are not trained on."""
-    config, encoder, column = tables.config, splits.encoder, splits.columns.text
-    texts = [*_note_alike(encoder.labels), *_note_labels(splits, scored), *notes]
+    config, column, texts = tables.config, splits.columns.text, _note_labels(splits, scored)
     for name, split in scored.items():
         if places := splits.in_training[name]:
             lines = split.table.describe_rows([int(split.rows[place]) for place in places])
@@ -377,10 +331,9 @@ def _notable(
     found = [finding for source in tables.every for finding in note_empty_texts(source, splits.columns.texts)]
     found += map(note, texts)
     for file, split in unlabelled.items():
-        rows = f"{len(split)} rows" if len(split) > 1 else "1 row"
         what = f"predicted in {file} at the end (--drop-unlabelled drops them)"
         what = what if file in splits.unlabelled else "dropped"
-        found.append(note(f"{rows} without a label: {what}", split.table.path))
+        found.append(note(f"{len(split)} row{'s' * (len(split) > 1)} without a label: {what}", split.table.path))
     if config.out_of_scope_label is not None:
         counts = [sum(map(len, splits.outside)), len(splits.outside_scored or ())]
         rows = f"{counts[0]:,} rows to fit the score, {counts[1]:,} to score, none to train on"
@@ -390,20 +343,9 @@ def _notable(
     return found
 
 
-def _note_alike(labels: Sequence[str]) -> list[str]:
-    """Note classes that differ in spelling alone, where --normalize-labels none keeps them apart."""
-    first: dict[str, str] = {}
-    pairs = [(first.setdefault(normalize_text(name), name), name) for name in labels]
-    return [
-        f"the labels {one!r} and {other!r} differ only in case, spaces or Unicode form; they are two classes"
-        for one, other in pairs
-        if one != other
-    ]
-
-
 def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
     """Note labels that some split has no row of, and those with one training row."""
-    encoder, train, notes = splits.encoder, splits.train, []
+    encoder, train, notes = splits.encoder, splits.train, list[str]()
     counts = encoder.label_counts(train.targets)
     if (counts == 0).any():
         notes.append(f"no training row has the label {_list(encoder.labels, counts == 0)}")
@@ -420,14 +362,11 @@ def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
         if missing.any():
             listed = _list(encoder.labels, missing)
             notes.append(f"no {name} row has the label {listed}; the {name} scores do not cover it")
-    unmarked = (
-        [name for name in splits.columns.labels if name not in encoder.labels] if len(splits.columns.labels) > 1 else []
-    )
-    if unmarked:
+    unmarked = [name for name in splits.columns.labels if name not in encoder.labels]
+    if unmarked and len(splits.columns.labels) > 1:
         notes.append(f"no row has the label {list_some(unmarked, show=repr)}, so the model does not learn it")
     return notes
 
 
 def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:
-    names = [label for label, is_listed in zip(labels, mask, strict=True) if is_listed]
-    return list_some(names, show=repr)
+    return list_some([label for label, is_listed in zip(labels, mask, strict=True) if is_listed], show=repr)
