@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from classify.errors import InputError
 from classify.files import read_parquet, write_parquet
@@ -15,7 +16,8 @@ from classify.tables.text_hashes import TextHashes
 FILE = "split.parquet"
 # What a row can be in: a split, or no split where --max-train-samples left it out.
 PARTS = (*SPLITS, "unused")
-UNUSED, _TRAIN = PARTS.index("unused"), PARTS.index("train")
+UNUSED = PARTS.index("unused")
+_TRAIN = PARTS.index("train")
 
 
 def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.int8], num_folds: int = 0) -> None:
@@ -23,8 +25,6 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
 
     With `num_folds` the numbers are folds, else indices into `PARTS`.
     """
-    import pyarrow
-
     # A text that a column, or time, puts into two splits was trained on if it is in train.
     order = np.argsort(assignment, kind="stable")[int((assignment < 0).sum()) :]
     numbers, first = np.unique(hashes[order], return_index=True)
@@ -42,15 +42,6 @@ def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], 
     return parts if num_folds else np.where(parts == UNUSED, _TRAIN, parts).astype(np.int8), num_folds
 
 
-def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
-    """Each text's part or fold (-1 if new), and the number of folds (0 if the run has splits)."""
-    numbers, parts, num_folds = _read(folder)
-    order = np.argsort(numbers)
-    place = np.minimum(np.searchsorted(numbers[order], hashes), len(numbers) - 1)
-    is_recorded = numbers[order][place] == hashes
-    return np.where(is_recorded, parts[order][place], -1).astype(np.int8), num_folds
-
-
 def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:
     """(rows,) whether each text is in the table of the run in a folder; False where it has no record."""
     if not (Path(folder) / FILE).is_file():
@@ -58,15 +49,10 @@ def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:
     return _read_parts(hashes, folder)[0] >= 0
 
 
-def read_texts(folder: str) -> TextHashes:
-    """The hashes of all texts of the run in a folder; raises as `read_record`."""
-    return _read(folder)[0]
-
-
 def find_trained(folder: str, hashes: TextHashes) -> tuple[npt.NDArray[np.bool_], int]:
     """(rows,) whether the run in a folder was trained on each of these texts, and its number of folds.
 
-    Of none in any other folder.
+    False and 0 for any other folder.
     """
     if not (Path(folder) / FILE).is_file():
         return np.zeros(len(hashes), dtype=bool), 0
@@ -75,15 +61,25 @@ def find_trained(folder: str, hashes: TextHashes) -> tuple[npt.NDArray[np.bool_]
     return parts >= 0 if num_folds else parts == _TRAIN, num_folds
 
 
+def read_texts(folder: str) -> TextHashes:
+    """The hashes of all texts of the run in a folder; raises as `read_record`."""
+    return _read(folder)[0]
+
+
 def read_num_folds(folder: str) -> int:
     """The number of folds of an earlier run, 0 where it has splits; raises as `read_record`."""
     return _read(folder)[2]
 
 
-def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
-    """The hashes of the texts, the index of each one's part, and the number of folds (0 if it has splits)."""
-    import pyarrow
+def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
+    """Each text's part or fold (-1 if new), and the number of folds (0 if the run has splits)."""
+    numbers, parts, num_folds = _read(folder)
+    place = np.minimum(np.searchsorted(numbers, hashes), len(numbers) - 1)
+    return np.where(numbers[place] == hashes, parts[place], -1).astype(np.int8), num_folds
 
+
+def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
+    """The hashes of the texts, ascending, the index of each one's part, and the number of folds (0 if it has splits)."""
     file = Path(folder) / FILE
     if not file.is_file():
         raise InputError(
@@ -100,7 +96,8 @@ def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
     except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{file}: cannot be read ({why}); restore the file that the run wrote.") from None
-    return numbers, parts, len(names) if names == _fold_names(len(names)) else 0
+    order = np.argsort(numbers)
+    return numbers[order], parts[order], len(names) if names != list(PARTS) else 0
 
 
 def _fold_names(num_folds: int) -> list[str]:

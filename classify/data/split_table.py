@@ -71,7 +71,9 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         parts[(parts == _TRAIN) & ~np.isin(hashes, hashes[train.rows])] = split_record.UNUSED
     held_out = f"validation {len(validation):,}"
     if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
-        kept = cap_rows(encoder.stratify_by(validation.targets), np.arange(len(validation)), config.max_eval_samples, seed=0)
+        kept = cap_rows(
+            encoder.stratify_by(validation.targets), np.arange(len(validation)), config.max_eval_samples, seed=0
+        )
         validation = Split(validation.table, validation.rows[kept], validation.targets[kept])
         held_out = f"validation {len(kept):,} of {held_out.split()[1]} (--max-eval-samples)"
     # Without a table, or with too few different texts, there is no test score, rather than a false one.
@@ -141,7 +143,9 @@ def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, f
     how = f"{assigned.how}; " if assigned.how else ""
     if not folds:
         return _by_seed(tables, replace(assigned, how=how), stratify_by, seed)
-    how += f"the final model trains on all training rows of {path}; scores from cross-validation, stratified, seed {seed}"
+    how += (
+        f"the final model trains on all training rows of {path}; scores from cross-validation, stratified, seed {seed}"
+    )
     how += "".join(f", {reason}" for reason in _groups(tables, labelled))
     if config.split_like is None:
         return replace(assigned, how=how, flag="--folds 0", num_folds=folds)

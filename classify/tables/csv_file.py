@@ -111,24 +111,16 @@ def find_dialect(text: str, options: ReadOptions, path: str = "") -> Dialect:
     candidates = [Dialect(sign, quote) for quote in quotes for sign in (*delimiters, "")]
     if '\\"' in text and '"' in quotes:
         candidates += [Dialect(sign, '"', escaped=True) for sign in (*delimiters, "")]
-    if options.delimiter is None and '"' not in text:  # commas that separate clauses
-        candidates = [one for one in candidates if one.delimiter != "," or not _is_prose(",", text)]
     rated = {dialect: _rate(dialect, text) for dialect in candidates}
     best = max(rated, key=lambda dialect: rated[dialect])
     rivals = {one.delimiter: one for one in rated if rated[one] == rated[best] and one.delimiter}
     if "delimiter" in options.like:
         return rivals.get(options.like["delimiter"], best)
-    dense = [sign for sign in rivals if not _is_prose(sign, text)]
-    if len(rivals) < 2 or len(dense) == 1 or rated[best][1] < 2:
-        return rivals[dense[0]] if len(rivals) > 1 and len(dense) == 1 else best
-    names = {sign: _DELIMITERS[sign] for sign in rivals}
-    flags = tuple(f"--delimiter {'tab' if sign == chr(9) else repr(sign)}" for sign in names)
-    raise QuestionError(path, [Question("what is between the columns", tuple(names.values()), flags)])
-
-
-def _is_prose(delimiter: str, text: str) -> bool:
-    """Whether a sign has a space behind it nearly always, as commas between clauses have."""
-    return text.count(delimiter + " ") > 0.9 * text.count(delimiter)
+    if len(rivals) > 1 and rated[best][1] > 1:
+        names = tuple(_DELIMITERS[sign] for sign in rivals)
+        flags = tuple(f"--delimiter {'tab' if sign == chr(9) else repr(sign)}" for sign in rivals)
+        raise QuestionError(path, [Question("what is between the columns", names, flags)])
+    return best
 
 
 def _rate(dialect: Dialect, text: str) -> tuple[float, int, int, bool]:

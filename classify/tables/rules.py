@@ -59,8 +59,6 @@ def find_split(name: str) -> int | None:
     """
     words = re.findall(r"[a-z]+|[^\W\d_]+", re.sub(r"h[oe]ld[ _-]out", "holdout", name.lower()))
     splits = {number for number, split in enumerate(SPLITS) if not names_of(split).isdisjoint(words)}
-    if len(splits) == 2 and "unseen" in words:  # valid_unseen
-        splits -= {SPLITS.index("test")}
     return splits.pop() if len(splits) == 1 else None
 
 
