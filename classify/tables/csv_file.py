@@ -33,6 +33,8 @@ _ONE_COLUMN = 0.8
 _LONGEST_CELL = 1 << 28
 # Share of rows with the right number of fields below lines that a refusal proposes to leave out.
 _MOST_ROWS = 0.95
+# Share of commas with a space behind them from which they separate clauses, not columns.
+_CLAUSES = 0.9
 # Lines that show the encoding, if the first MiB does not.
 _FOREIGN_LINES = 16_384
 # Excel writes the delimiter above a table for another Excel.
@@ -107,6 +109,8 @@ def find_dialect(text: str, options: ReadOptions, path: str = "") -> Dialect:
     none, quotes that are used over none, doubled ones over a backslash. Raises QuestionError between two delimiters.
     """
     delimiters = [sign for sign in _DELIMITERS if sign in text] if options.delimiter is None else [options.delimiter]
+    if options.delimiter is None and '"' not in text and text.count(", ") > _CLAUSES * text.count(","):
+        delimiters = [sign for sign in delimiters if sign != ","]
     quotes = ('"', "") if options.quote is None else (options.quote,)
     candidates = [Dialect(sign, quote) for quote in quotes for sign in (*delimiters, "")]
     if '\\"' in text and '"' in quotes:

@@ -72,10 +72,6 @@ def test_rows_of_empty_cells_are_rows_but_at_the_end(tmp_path: Path) -> None:
     assert "2 rows without a value at the end" in table.findings[0].text
 
 
-def test_empty_lines_of_one_column_are_rows(tmp_path: Path) -> None:
-    assert read_table(write(tmp_path, "text\none\n\ntwo\n")).column("text") == ["one", "", "two"]
-
-
 def test_names_of_columns(tmp_path: Path) -> None:
     """Repeated ones are numbered as pandas does, and columns without name and value are left out."""
     rows = "".join(f"{row},x,y,,{number}\n" for number, row in enumerate(ROWS))

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from classify.errors import InputError
-from classify.tables.folders import find_splits
-
 ROOT = Path(__file__).parents[2]
 # Fill the cache as load_dataset does for a repository of files, under the name of the repository.
 FILL = """
@@ -96,14 +93,3 @@ def test_a_mistyped_path_is_not_looked_up(home: Path) -> None:
         (line,) = run(READ, path, home=home).stderr.splitlines()
         assert line.startswith(f"error: --data {path}: no such file.")
         assert line.endswith(f"is --data hub:{path}.") or ":" in path
-
-
-def test_a_split_that_is_not_there(home: Path) -> None:
-    done = run(READ, "hub:somebody/reviews[dev]", home=home)
-    assert "it has: " in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_what_is_no_name() -> None:
-    with pytest.raises(InputError, match="expected the name of a data set"):
-        find_splits("hub:a/b/c", "--data", ())

@@ -8,9 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from classify.data.languages import UNKNOWN, detect_languages, is_english_code, note_new_languages, sample_rows
-from classify.tables.read import read_table
-from tests.support.processes import ROOT
+from classify.data.languages import UNKNOWN, detect_languages, note_new_languages, sample_rows
 
 ENGLISH = [
     "Where is my package? The tracking has not moved for a week",
@@ -66,11 +64,6 @@ def test_what_is_no_language_is_not_guessed() -> None:
     assert detect_languages([]).shares == {}
 
 
-@pytest.mark.parametrize(("code", "english"), [("en", True), ("EN", True), ("en-US", True), ("de", False)])
-def test_codes_of_english(code: str, english: bool) -> None:
-    assert is_english_code(code) == english
-
-
 def test_the_sample_is_the_seeds() -> None:
     rows = np.arange(10, 5_000)
     sample = sample_rows(rows, 1)
@@ -90,16 +83,3 @@ def test_texts_in_a_new_language_are_noted() -> None:
     assert note_new_languages(GERMAN, {"en": 0.9, "de": 0.1}) is None
     assert note_new_languages(GERMAN, None) is None
     assert note_new_languages(GERMAN, {UNKNOWN: 0.8, "en": 0.2}) is None
-
-
-def test_the_sample_tables_are_what_their_readme_says() -> None:
-    """Languages as named, at least 300 different texts, several classes."""
-    for name, english in (("tickets.csv", True), ("tickets.zh.csv", False)):
-        table = read_table(str(ROOT / "data" / name))
-        texts, labels = table.column("text"), table.column("label")
-        languages = detect_languages(texts)
-        assert languages.is_english == english
-        assert languages.is_clear
-        assert len(set(texts)) >= 300
-        assert len(set(labels)) == 8
-    assert max(languages.shares, key=lambda code: languages.shares[code]) == "zh"

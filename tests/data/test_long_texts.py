@@ -61,9 +61,3 @@ def test_chunks_read_the_whole_text() -> None:
             assert chunks[-1][-1] == length - 1
         if length <= 8 * MAX_CHUNKS - 20:
             assert set().union(*chunks) == set(range(length)), "no token is left out"
-
-
-def test_they_are_described() -> None:
-    lengths = np.array([9, 500])
-    assert POLICIES["chunks"].describe(lengths, ROOM) == "read in up to 16 chunks, 1 with gaps between 16 chunks"
-    assert POLICIES["head-tail"].describe(lengths, ROOM) == "their first 2 and last 6 tokens are used"

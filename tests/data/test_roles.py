@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shlex
@@ -128,7 +129,7 @@ def outcome(arguments: list[str]) -> InputError | None:
 def test_a_proposal_works(folder: Path) -> None:
     """What a question proposes does not end in the same question, or in an error that it could have foreseen."""
     flags = yaml.safe_load((folder / "expected.yaml").read_text()).get("flags")
-    with corpus.working_directory(folder):
+    with contextlib.chdir(folder):
         arguments = corpus.arguments(folder, flags)
         asked = outcome(arguments)
         for words in proposals(asked) if isinstance(asked, QuestionError) else ():

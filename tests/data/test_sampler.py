@@ -96,11 +96,6 @@ def test_epochs_and_max_steps_to_rows(epochs: float, max_steps: int, end: int, s
     assert len(list(batches.steps(0, end))) == steps
 
 
-def test_a_batch_larger_than_the_table_is_one_step() -> None:
-    batches = sampler.BatchSampler(num_rows=5, batch_size=32, seed=0)
-    assert [len(step.indices) for step in batches.steps(0, 10)] == [5, 5]
-
-
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 40])
 def test_divide_deals_every_item_once_largest_first(parts: int) -> None:
     costs = np.random.default_rng(0).integers(1, 60, 32).astype(float)
@@ -118,12 +113,6 @@ def test_divide_balances() -> None:
     costs = sampler.token_cost(lengths, 384)
     loads = np.array([costs[part].sum() for part in sampler.balance_by_cost(costs, 16)])
     assert loads.max() / loads.mean() < 1.03
-
-
-def test_cost_has_a_linear_and_a_quadratic_part() -> None:
-    short, long = sampler.token_cost(np.array([10, 512]), 384)
-    assert short == pytest.approx(10 * (1 + 10 / 2304))
-    assert long == pytest.approx(512 * (1 + 512 / 2304))
 
 
 def test_divide_by_length_keeps_like_lengths_together() -> None:

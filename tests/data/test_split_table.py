@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -44,9 +43,6 @@ def write(path: Path, rows: list[tuple[Any, ...]], header: str = "text,label") -
 def texts_of(splits: Splits) -> dict[str, set[str]]:
     parts = zip(SPLITS, (splits.train, splits.validation, splits.test), strict=True)
     return {name: set(part.texts("text")) if part is not None else set() for name, part in parts}
-
-
-# Cells that are no texts, in every table.
 
 
 # A column that says which part a row is in.
@@ -139,31 +135,6 @@ def test_the_format_of_times_is_given(tmp_path: Path, form: str) -> None:
     assert splits["test"] == {f"text {i}" for i in range(90, 100)}
 
 
-@pytest.mark.parametrize("form", ["{:%Y-%m-%d %H:%M:%S}", "{:%s}"])
-def test_hours_and_minutes_of_a_day_are_an_order(tmp_path: Path, form: str) -> None:
-    minutes = random.Random(1).sample(range(100), 100)
-    start = datetime.datetime(2024, 1, 20, 11, 30)
-    rows = [(f"text {at}", "ab"[at % 2], form.format(start + datetime.timedelta(minutes=at))) for at in minutes]
-    splits = texts_of(load(write(tmp_path / "a.csv", rows, "text,label,sent"), split_by_time="sent"))
-    assert splits["eval"] == {f"text {i}" for i in range(80, 90)}
-    assert splits["test"] == {f"text {i}" for i in range(90, 100)}
-
-
-@pytest.mark.parametrize(
-    ("dates", "printed"),
-    [
-        (["03/04/2024", "05/04/2024", "04/05/2024"], "--time-format, e.g. %d.%m.%Y"),
-        (["03042024", "05042024", "04052024"], "--time-format, e.g. %d.%m.%Y"),
-        (["12.2023", "1.2024", "2.2024"], "--time-format, e.g. %d.%m.%Y"),
-        (["2024-01-01", "2024-01-02", "soon"], r"lines 4, 7, 10, 13, 16 and 5 more: .*'soon'"),
-    ],
-)
-def test_times_that_cannot_be_read(tmp_path: Path, dates: list[str], printed: str) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], dates[i % 3]) for i in range(30)]
-    with pytest.raises(InputError, match=printed):
-        load(write(tmp_path / "a.csv", rows, "text,label,day"), split_by_time="day")
-
-
 # The record of an earlier run.
 
 
@@ -213,25 +184,6 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     assert "180 of 200 rows of" in decisions_of(without)[-1].why
 
 
-def test_the_split_is_that_of_the_folder_that_is_named(tmp_path: Path) -> None:
-    """Whatever other runs on the same table there are beside it, later ones among them."""
-    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(100)])
-    runs = [load(path, seed=seed) for seed in (1, 2, 3)]
-    folders = [recorded(tmp_path / f"a-{number}", splits) for number, splits in enumerate(runs)]
-    for folder, splits in zip(folders, runs, strict=True):
-        assert texts_of(load(path, seed=4, split_like=folder)) == texts_of(splits)
-
-
-def test_groups_stay_in_the_split_of_an_earlier_run(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "abc"[i % 3], f"customer {i // 5}") for i in range(300)]
-    before = load(write(tmp_path / "a.csv", rows[:200], "text,label,who"), group_column="who")
-    earlier = recorded(tmp_path / "run", before)
-    again = load(write(tmp_path / "b.csv", rows, "text,label,who"), seed=9, group_column="who", split_like=earlier)
-    for name, texts in texts_of(before).items():
-        assert texts <= texts_of(again)[name]
-    assert decisions_of(again)[-1].text == "train 240, validation 30, test 30"
-
-
 def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(20)])
     with pytest.raises(InputError, match=r"--split-like .*gone: expected .*Got no folder instead"):
@@ -264,25 +216,11 @@ def test_swapped_pairs_stay_in_one_part(tmp_path: Path, options: dict[str, int])
 # Groups.
 
 
-def test_what_came_out_of_groups_is_said(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "abcd"[i * 7 % 4], f"customer {i // 20}") for i in range(1000)]
-    splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert decisions_of(splits)[-1].text == "train 800, validation 100, test 100"
-    assert decisions_of(splits)[-1].why.startswith(f"80/10/10 of {tmp_path / 'a.csv'}, stratified as far as groups")
-
-
 def test_the_shares_that_groups_allow_are_said(tmp_path: Path) -> None:
     rows = [(f"text {i}", "ab"[i % 2], f"customer {i // 20}") for i in range(100)]
     splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
     assert decisions_of(splits)[-1].text == "train 60, validation 20, test 20"
     assert decisions_of(splits)[-1].why.startswith("60/20/20 of ")
-
-
-def test_groups_that_hold_a_class_each_cannot_be_divided(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i // 20], f"customer {i // 20}") for i in range(40)]
-    path = write(tmp_path / "a.csv", rows, "text,label,who")
-    with pytest.raises(InputError, match=r"a\.csv: too few groups in column 'who' to split by: .* every class"):
-        load(path, group_column="who")
 
 
 # Classes without rows, and the cap on training rows.
@@ -318,9 +256,7 @@ def test_texts_count_as_seen_where_they_are_left_in_train(tmp_path: Path) -> Non
         ({}, " ", {"unlabelled.csv"}),
         ({"drop_unlabelled": True}, "", set()),
         ({"predict_unlabelled": True}, " ", {"unlabelled.csv"}),
-        ({"unlabelled_value": "-1"}, "-1", {"unlabelled.csv"}),
         ({"unlabelled_value": "none"}, "None", {"unlabelled.csv"}),
-        ({"unlabelled_value": "-1", "drop_unlabelled": True}, "-1", set()),
         ({"unlabelled_value": "-1", "predict_unlabelled": True}, "-1", {"unlabelled.csv"}),
     ],
 )
@@ -382,13 +318,6 @@ def test_a_test_table_without_labels(tmp_path: Path) -> None:
     assert {file: len(part) for file, part in splits.unlabelled.items()} == {"unlabelled_test.csv": 7}
 
 
-def test_an_evaluation_table_without_labels_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
-    empty = write(tmp_path / "eval.csv", [(f"new {i}", "") for i in range(7)])
-    with pytest.raises(InputError, match=r"eval\.csv: no row has a label"):
-        load(path, eval_data=str(empty), drop_unlabelled=True)
-
-
 # Forms that are several things at once.
 
 
@@ -419,41 +348,6 @@ def test_groups_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
     assert sum(map(len, parts)) == len(set(users))
 
 
-@pytest.mark.parametrize("other", ["validation", "test"])
-def test_a_training_split_without_labels_is_refused_with_the_reason(tmp_path: Path, other: str) -> None:
-    rows = [(f"text {i}", "" if i < 60 else "ab"[i % 2], "train" if i < 60 else other) for i in range(160)]
-    path = write(tmp_path / "a.csv", rows, "text,label,split")
-    with pytest.raises(InputError, match=r"a\.csv: no row of the training split has a label"):
-        load(path)
-
-
-def test_a_column_that_divides_is_not_passed_over(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], "train" if i % 4 else "test", f"user {i % 9}") for i in range(40)]
-    path = write(tmp_path / "a.csv", rows, "text,kind,split,user")
-    with pytest.raises(InputError, match="--group-column has no effect when column 'split' defines the splits"):
-        load(path, group_column="user")
-    assert load(path, group_column="user", split_column="none", label_column="kind").columns.labels == ("kind",)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"split_by_time": "day", "eval_data": "a.csv"},
-        {"split_by_time": "day", "split_like": "runs/a"},
-        {"split_column": "split", "group_column": "day"},
-        {"split_column": "split", "split_by_time": "day"},
-        {"eval_data": "a.csv", "split_like": "runs/a"},
-    ],
-)
-def test_flags_that_divide_otherwise_are_not_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], f"2024-01-{i + 1:02}", "train" if i % 4 else "test") for i in range(30)]
-    path = write(tmp_path / "a.csv", rows, "text,label,day,split")
-    if "eval_data" in options:
-        options = {**options, "eval_data": str(path)}
-    with pytest.raises(InputError, match=r"give one of them|drop one"):
-        load(path, **options)
-
-
 @pytest.mark.parametrize(
     ("labels", "test_labels", "options"),
     [
@@ -476,19 +370,6 @@ def test_labels_of_the_test_table_are_read_as_those_of_data(
     assert len(splits.test) == (3 if {" ", "-1"} & {*test_labels} else 6)
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "printed"),
-    [
-        ([(f"text {i}", "ab"[i % 2], "2024-01-01") for i in range(30)], {"split_by_time": "day"}, "different times"),
-        ([(f"text {i}", "ab"[i % 2], ("nan", "7")[i % 2]) for i in range(30)], {"split_by_time": "day"}, "'nan'"),
-        ([(f"text {i}", "ab"[i % 2], 0) for i in range(30)], {"label_names": "a=x,a=y"}, "names a label twice"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_said(tmp_path: Path, rows: list[Any], options: dict[str, Any], printed: str) -> None:
-    with pytest.raises(InputError, match=printed):
-        load(write(tmp_path / "a.csv", rows, "text,label,day"), **options)
-
-
 @pytest.mark.parametrize("role", ["eval_data", "test_data"])
 def test_a_further_table_whose_lists_are_mostly_empty_is_refused(tmp_path: Path, role: str) -> None:
     """They may not have been labelled yet; a test table without any label is there to be predicted."""
@@ -503,25 +384,47 @@ def test_a_further_table_whose_lists_are_mostly_empty_is_refused(tmp_path: Path,
         assert len(load(path, test_data=str(blank)).unlabelled["unlabelled_test.csv"]) == 10
 
 
+def day(i: int) -> str:
+    return f"2024-01-{i + 1:02}"
+
+
+def side(i: int) -> str:
+    return "train" if i % 4 else "test"
+
+
 @pytest.mark.parametrize(
-    ("options", "labelled"),
-    [({}, 80), ({"unlabelled_value": "todo"}, 60), ({"drop_unlabelled": True}, 60), ({"predict_unlabelled": True}, 60)],
-)
-def test_lists_of_rows_without_a_label(tmp_path: Path, options: dict[str, Any], labelled: int) -> None:
-    """An empty list says that no label applies, unless a flag says what else to do with rows without a label."""
-    cells = [["a"], ["a", "b"], [], ["todo"]] if "unlabelled_value" in options else [["a"], ["a", "b"], [], ["b"]]
-    rows = [json.dumps({"text": f"text {i}", "labels": cells[i % 4]}) for i in range(80)]
-    (tmp_path / "a.jsonl").write_text("\n".join(rows))
-    splits = load(tmp_path / "a.jsonl", **options)
-    assert splits.labels == ["a", "b"]
-    assert int(splits.labelled.sum()) == labelled
-
-
-def test_a_limit_of_validation_rows_is_noted_where_folds_have_none(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", "ab"[i % 2]) for i in range(40)])
-    tables = read_tables(DataConfig(data=str(path), max_eval_samples=5))
-    for folds, noted in ((4, True), (0, False)):
-        notes = notes_of(split_table(tables, recognize(tables).targets, 0, folds))
-        assert (
-            "--max-eval-samples has no effect: with folds, no rows are held out that it could limit" in notes
-        ) == noted
+    ("columns", "options", "printed"),
+    [
+        ({"day": lambda i: ("03/04/2024", "05/04/2024")[i % 2]}, {"split_by_time": "day"}, "--time-format, e.g. %d.%m"),
+        ({"day": lambda i: ("12.2023", "1.2024")[i % 2]}, {"split_by_time": "day"}, "--time-format, e.g. %d.%m.%Y"),
+        ({"day": lambda i: ("2024-01-01", "soon")[i % 2]}, {"split_by_time": "day"}, r"lines 3, 5, 7, 9, 11 .*'soon'"),
+        ({"day": lambda i: ("nan", "7")[i % 2]}, {"split_by_time": "day"}, "'nan'"),
+        ({"day": lambda i: "2024-01-01"}, {"split_by_time": "day"}, "too few different times"),
+        ({"label": lambda i: "ab"[i // 15], "who": lambda i: i // 15}, {"group_column": "who"},
+         r"too few groups in column 'who' to split by: .* every class"),
+        ({"label": lambda i: "" if i < 12 else "ab"[i % 2], "split": lambda i: "train" if i < 12 else "test"}, {},
+         "no row of the training split has a label"),
+        ({}, {"eval_data": "empty.csv"}, r"empty\.csv: no row has a label"),
+        ({"split": side, "who": lambda i: i % 9}, {"group_column": "who"}, "column 'split' defines the splits"),
+        ({"day": day}, {"split_by_time": "day", "eval_data": "a.csv"}, "give one of them"),
+        ({"day": day}, {"split_by_time": "day", "split_like": "runs/a"}, "drop one of them"),
+        ({"day": day, "split": side}, {"split_column": "split", "group_column": "day"}, "drop one of them"),
+        ({"day": day, "split": side}, {"split_column": "split", "split_by_time": "day"}, "give one of them"),
+        ({"split": side}, {"test_data": "a.csv"}, "or give --split-column none"),
+        ({}, {"eval_data": "a.csv", "split_like": "runs/a"}, "drop one of them"),
+        ({}, {"label_names": "a=x,a=y"}, "names a label twice"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_split(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: dict[str, Callable[[int], object]],
+    options: dict[str, Any],
+    printed: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("empty.csv"), [(f"new {i}", "") for i in range(7)])
+    made = {"text": lambda i: f"text {i}", "label": lambda i: "ab"[i % 2], **columns}
+    write(Path("a.csv"), [tuple(make(i) for make in made.values()) for i in range(30)], ",".join(made))
+    with pytest.raises(InputError, match=printed):
+        load(Path("a.csv"), **{"drop_unlabelled": True, **options})

@@ -13,17 +13,7 @@ import transformers
 
 from classify.config.schema import DEFAULT_MODEL
 from classify.data import tokenize as module
-from classify.data.long_texts import POLICIES
-from classify.data.tokenize import (
-    Segment,
-    Template,
-    Tokens,
-    default_max_length,
-    load_tokenizer,
-    max_length_reason,
-    tokenize,
-    tokenize_columns,
-)
+from classify.data.tokenize import default_max_length, load_tokenizer, tokenize, tokenize_columns
 from classify.errors import InputError
 from classify.modeling.hub import resolve_model
 from classify.tables import cache
@@ -124,25 +114,6 @@ def test_default_max_length() -> None:
     assert default_max_length(np.array([10] * 995 + [400] * 5), 512) == 128
     assert default_max_length(np.array([5]), 64) == 64
     assert default_max_length(np.full(1000, 9000), 8192) == 512
-
-
-def test_the_defaults_limit_is_named_where_it_cuts() -> None:
-    def tokens(lengths: list[int], policy: str = "truncate") -> Tokens:
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Tokens(
-            Segment(np.zeros(offsets[-1], np.int32), offsets), Template((1,), (2,)), 512, long_texts=POLICIES[policy]
-        )
-
-    rows, long = np.arange(100), [10] * 90 + [700] * 10
-    cut = "10 of 100 training texts are longer: truncated"
-    assert max_length_reason(tokens(long), rows, 8192, requested=False) == f"{cut}; 512 is the default limit"
-    assert max_length_reason(tokens(long), rows, 512, requested=False) == cut  # the model's own
-    assert max_length_reason(tokens(long), rows, 8192, requested=True) == cut
-    assert max_length_reason(tokens([5, 6]), rows[:2], 8192, requested=False) == "no training text is longer"
-    assert "their first 127 and last 383 tokens are used" in max_length_reason(
-        tokens(long, "head-tail"), rows, 512, requested=True
-    )
-    assert "read in up to 2 chunks" in max_length_reason(tokens(long, "chunks"), rows, 512, requested=True)
 
 
 def test_the_cache_knows_a_column_by_its_values(

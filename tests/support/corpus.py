@@ -9,11 +9,10 @@ named is not compared. A refusal that is not in the list is a question too many,
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ def main(arguments: list[str]) -> int:
 
 
 def find_tables(folder: Path) -> list[Path]:
-    """Return the folders of the tables, by name."""
     return sorted(file.parent for file in folder.glob("*/expected.yaml"))
 
 
@@ -52,18 +50,17 @@ def check(folder: Path) -> tuple[str, str]:
     """Return "right", "asked" or "wrong", and what came out."""
     expected = yaml.safe_load((folder / "expected.yaml").read_text(encoding="utf-8"))
     try:
-        with working_directory(folder):
+        with contextlib.chdir(folder):
             outcome = read(arguments(folder, expected.get("flags")))
     except InputError as error:
         return ("right" if ASK in expected["accept"] else "asked"), str(error).splitlines()[0]
     except Exception as error:
         return "wrong", f"{type(error).__name__}: {error}"
-    found = {**outcome, "rows": outcome["rows"]}
     if expected.get("rows") in (None, outcome["rows"]):
         for accepted in expected["accept"]:
             if accepted != ASK and all(_is_same(name, value, outcome) for name, value in accepted.items()):
                 return "right", ""
-    return "wrong", ", ".join(f"{name} {value!r}" for name, value in found.items())
+    return "wrong", ", ".join(f"{name} {value!r}" for name, value in outcome.items())
 
 
 def read(arguments: list[str]) -> dict[str, Any]:
@@ -105,16 +102,6 @@ def _find_data(folder: Path) -> str:
     named = sorted(entry.name for entry in folder.glob("table*"))
     folders = [entry.name for entry in folder.iterdir() if entry.is_dir()]
     return (named or folders if len(named or folders) == 1 else ["."])[0]
-
-
-@contextlib.contextmanager
-def working_directory(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The findings of a thing: its notes as sentences, and its decisions."""
+"""The findings of splits, or of what encodes labels, which has them by a method."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from classify.findings import Finding, decisions, notes
 
 
 def notes_of(found: Any) -> list[str]:
-    """Return the notes of what has `findings`."""
     return [finding.sentence for finding in notes(_of(found))]
 
 
 def decisions_of(found: Any) -> list[Finding]:
-    """Return the decisions of what has `findings`."""
     return decisions(_of(found))
 
 
 def _of(found: Any) -> Any:
-    """Return the findings, which what encodes labels has by a method."""
     return found.findings() if callable(found.findings) else found.findings
