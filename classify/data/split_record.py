@@ -79,7 +79,7 @@ def _read_parts(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], 
 
 
 def _read(folder: str) -> tuple[TextHashes, npt.NDArray[np.int8], int]:
-    """The hashes of the texts, ascending, the index of each one's part, and the number of folds (0 if it has splits)."""
+    """The hashes of the texts, ascending, each one's part, and the number of folds (0 if it has splits)."""
     file = Path(folder) / FILE
     if not file.is_file():
         raise InputError(

@@ -52,7 +52,7 @@ def _is_same_kind(column: Profile) -> bool:
     if not name:
         return False
     again = name in column.values and column.kinds > 1
-    sentence = column.reads_like_text and count_words(name) >= _SENTENCE and "?" not in name and "？" not in name
+    sentence = column.reads_like_text and count_words(name) >= _SENTENCE
     return again or sentence or _looks_alike(column)
 
 

@@ -35,7 +35,6 @@ _MARKUP = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
 _OBJECT = re.compile(r"\{.*\}|\[\s*[\[{].*\]", re.DOTALL)
 _LIST = re.compile(r"""\[\s*["'].*\]""", re.DOTALL)
 _CODE = re.compile(r"(?=\S*\d)[!-~]+")
-_ZERO_FIRST = re.compile(r"0\d")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 # Different numbers up to which they are classes, and the share of fractions from which more are scores.
 _FEWEST_SCORES = 10
@@ -101,12 +100,10 @@ class Profile:
 
     @property
     def is_score(self) -> bool:
-        """Whether values are numbers on a scale: many kinds, with fractions; numbers such as 038.9 are codes."""
+        """Whether values are numbers on a scale: many kinds, with fractions."""
         if not self.is_numeric or self.kinds <= _FEWEST_SCORES:
             return False
-        fractional = self.share(lambda value: not (parse_number(value) or 0.0).is_integer())
-        has_codes = any(map(_ZERO_FIRST.match, self.values))
-        return fractional > _FRACTIONAL and not (has_codes and self.distinct < 0.5)
+        return self.share(lambda value: not (parse_number(value) or 0.0).is_integer()) > _FRACTIONAL
 
     @property
     def could_be_text(self) -> bool:

@@ -35,9 +35,6 @@ _TOLD_ROWS = 20
 _FEWEST_FILLED = 0.5
 # Why a column was taken that has a known name.
 _NAMED = "named so"
-# Share of different values from which a column of a known name is one of texts, unless its cells have several words.
-_DISTINCT = 0.25
-_SEVERAL_WORDS = 3
 
 
 @dataclass(frozen=True)
@@ -145,11 +142,7 @@ class _Search:
         for first, second in rules.pairs():
             if first in by_key and second in by_key and self.given_pair in (None, by_key[second]):
                 return _Choice((by_key[first],), "named as a pair", by_key[second])
-        named = [
-            name
-            for name, column in usable.items()
-            if rules.is_named(name, "text") and (column.distinct >= _DISTINCT or column.words >= _SEVERAL_WORDS)
-        ]
+        named = [name for name in usable if rules.is_named(name, "text")]
         short = [name for name, column in usable.items() if column.distinct >= 0.5 and column.filled >= _FEWEST_FILLED]
         for names, why in (
             (named, _NAMED),

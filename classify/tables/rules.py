@@ -41,15 +41,9 @@ def is_named(name: str, role: str) -> bool:
     return normalize_name(name) in names_of(role)
 
 
-def has_word(name: str, role: str) -> bool:
-    """Whether the first or last word of a column's name is a known name of a role, as in `review_text`."""
-    words = normalize_name(name).split("_")
-    return not names_of(role).isdisjoint((words[0], words[-1]))
-
-
 def is_header_name(name: str) -> bool:
     """Whether a name is known for any role, so that its row is a header."""
-    return any(is_named(name, role) or has_word(name, role) for role in _HEADER_ROLES)
+    return any(is_named(name, role) for role in _HEADER_ROLES)
 
 
 def find_split(name: str) -> int | None:
