@@ -23,14 +23,21 @@ def test_epochs_differ_and_seeds_differ() -> None:
     assert len(orders) == 4
 
 
-def test_the_order_is_the_same_on_every_machine_and_version() -> None:
+def test_orders_are_the_same_on_every_machine_and_version() -> None:
     """Golden values: a checkpoint written today must find the same rows after an upgrade."""
-    assert sampler.epoch_order(10, 42, 0).tolist() == GOLDEN_0
-    assert sampler.epoch_order(10, 42, 1).tolist() == GOLDEN_1
+    assert sampler.epoch_order(10, 42, 0).tolist() == [4, 8, 1, 9, 3, 6, 0, 7, 2, 5]
+    assert sampler.epoch_order(10, 42, 1).tolist() == [1, 2, 8, 5, 3, 9, 6, 0, 4, 7]
+    assert sampler.weighted_order(np.arange(1.0, 11.0), 42, 0).tolist() == [8, 6, 9, 8, 2, 9, 8, 8, 3, 6]
 
 
-GOLDEN_0 = [4, 8, 1, 9, 3, 6, 0, 7, 2, 5]
-GOLDEN_1 = [1, 2, 8, 5, 3, 9, 6, 0, 4, 7]
+@pytest.mark.parametrize("weights", [None, np.linspace(1, 5, 57)], ids=["once", "drawn"])
+@pytest.mark.parametrize("position", [0, 8, 48, 56, 57, 65, 5 * 57, 5 * 57 + 16])
+def test_a_position_is_enough_to_go_on(position: int, weights: np.ndarray | None) -> None:
+    whole, rest = (
+        [(step.epoch, step.position, step.indices.tolist()) for step in batches.steps(start, 6 * 57)]
+        for batches, start in ((sampler.BatchSampler(57, 8, 0, weights), start) for start in (0, position))
+    )
+    assert rest == [step for step in whole if step[1] >= position]
 
 
 def test_the_order_is_uniform() -> None:
@@ -48,32 +55,6 @@ def test_rows_are_drawn_in_proportion_to_their_weights() -> None:
         counts += np.bincount(sampler.weighted_order(weights, 7, epoch), minlength=5)
     np.testing.assert_allclose(counts / 10_000, weights / 10, atol=0.02)
     assert counts[2] == 0
-
-
-def test_drawn_rows_are_the_same_on_every_machine_and_version() -> None:
-    assert sampler.weighted_order(np.arange(1.0, 11.0), 42, 0).tolist() == GOLDEN_WEIGHTED
-
-
-GOLDEN_WEIGHTED = [8, 6, 9, 8, 2, 9, 8, 8, 3, 6]
-
-
-@pytest.mark.parametrize("position", [0, 8, 57, 5 * 57 + 16])
-def test_a_position_is_enough_where_rows_are_drawn(position: int) -> None:
-    weights = np.linspace(1, 5, 57)
-    whole = list(sampler.BatchSampler(57, 8, 0, weights).steps(0, 6 * 57))
-    rest = list(sampler.BatchSampler(57, 8, 0, weights).steps(position, 6 * 57))
-    assert [step.indices.tolist() for step in rest] == [s.indices.tolist() for s in whole if s.position >= position]
-
-
-@pytest.mark.parametrize("position", [0, 8, 48, 56, 57, 65, 5 * 57, 5 * 57 + 16])
-def test_a_position_is_enough_to_go_on(position: int) -> None:
-    batches = sampler.BatchSampler(num_rows=57, batch_size=8, seed=0)
-    whole = list(batches.steps(0, 6 * 57))
-    rest = list(batches.steps(position, 6 * 57))
-    tail = [step for step in whole if step.position >= position]
-    assert [(s.epoch, s.position, s.indices.tolist()) for s in rest] == [
-        (s.epoch, s.position, s.indices.tolist()) for s in tail
-    ]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
 from classify.tables.rules import SPLITS
-from classify.tables.text_hashes import normalize_text
 from classify.tasks.registry import recognize
 from tests.support.findings import decisions_of, notes_of
 
@@ -80,17 +79,6 @@ def test_a_column_of_something_else_is_no_split_column(tmp_path: Path, value: Ca
     rows = [(f"text {i}", "ab"[i % 2], value(i)) for i in range(40)]
     path = write(tmp_path / "a.csv", rows, "text,label,part")
     assert "80/10/10" in decisions_of(load(path))[-1].why
-
-
-def test_texts_of_both_sides_of_a_column_are_known(tmp_path: Path) -> None:
-    rows = [(f"text {i % 21}", "ab"[i % 2], "train" if i < 20 else "test") for i in range(24)]
-    splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
-    assert splits.test is not None
-    known = {normalize_text(text) for text in splits.train.texts("text")}
-    texts = splits.test.texts("text")
-    assert texts == ["text 20", "text 0", "text 1", "text 2"]
-    assert [texts[i] for i in splits.in_training["test"]] == [text for text in texts if normalize_text(text) in known]
-    assert any("test texts are also in the training split" in note for note in notes_of(splits))
 
 
 # Time.
@@ -291,11 +279,6 @@ def test_empty_labels_stop_where_they_are_most(tmp_path: Path) -> None:
         load(half, unlabelled_value="-1")
 
 
-def test_minus_one_is_a_label(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [(f"text {i}", "-1" if i % 2 else "1") for i in range(20)])
-    assert load(path, test_data=str(path)).labels == ["-1", "1"]
-
-
 @pytest.mark.parametrize("value", ["-1", ""])
 def test_a_test_table_whose_labels_are_withheld_is_predicted(tmp_path: Path, value: str) -> None:
     path = write(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(40)])
@@ -337,15 +320,6 @@ def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None
     mixed = [row for i, pair in enumerate(labelled) for row in ([(f"none {i}", ""), pair] if i % 3 else [pair])]
     assert texts_of(load(write(tmp_path / "b.csv", mixed), drop_unlabelled=True)) == parts
     assert np.bincount([len(texts) for texts in parts.values()])[10] == 2
-
-
-def test_groups_are_the_same_with_spaces_around_them(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], f"u{i // 8}" + " " * (i % 8 == 7)) for i in range(200)]
-    splits = load(write(tmp_path / "a.csv", rows, "text,label,user"), group_column="user")
-    users = [user.strip() for user in splits.train.table.column("user")]
-    assert splits.test is not None
-    parts = [{users[row] for row in part.rows} for part in (splits.train, splits.validation, splits.test)]
-    assert sum(map(len, parts)) == len(set(users))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -60,31 +61,22 @@ def test_the_cache_is_used_and_mapped(model_folder: Path, tmp_path: Path, monkey
         tokenize(load_tokenizer(str(resolve_model(DEFAULT_MODEL).path)), TEXTS, 64, digest="table-1")
 
 
-def test_a_damaged_cache_is_made_anew(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tokenizer = load_tokenizer(str(model_folder))
-    wanted = tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist()
-    (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
-    (folder / "ids.bin").write_bytes(b"garbage")
-    assert tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist() == wanted
-
-
-def test_what_killed_processes_left_in_the_cache_goes(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"garbage"), Path.unlink], ids=["cut", "lost"])
+def test_a_damaged_cache_is_made_anew_and_what_killed_processes_left_goes(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]
 ) -> None:
-    """An entry without its ids, once; and entries that were being made, once they are a day old."""
+    """Entries that were being made go once they are a day old."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokenizer = load_tokenizer(str(model_folder))
     wanted = tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist()
     (folder,) = [path for path in cache.cache_folder().iterdir() if path.is_dir()]
-    (folder / "ids.bin").unlink()
+    damage(folder / "ids.bin")
     old, new = folder.parent / ".making-old", folder.parent / ".making-new"
     for leftover in (old, new):
         leftover.mkdir()
     os.utime(old, (0, 0))
     for _ in range(2):
         assert tokenize(tokenizer, TEXTS, 64, digest="t").first.ids.tolist() == wanted
-    assert (folder / "ids.bin").exists()
     assert (old.exists(), new.exists()) == (False, True)
 
 
