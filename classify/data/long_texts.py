@@ -15,8 +15,10 @@ Ids = npt.NDArray[np.int64]
 
 # Part of the first tokens in "head-tail": 128 of 510 (Sun et al., 2019).
 _HEAD = 0.25
-# Least share of a chunk that the next one repeats, and most chunks per text: 16 of 512 tokens are some 6,000 words.
-_OVERLAP, MAX_CHUNKS = 0.125, 16
+# Least share of a chunk that the next one repeats.
+_OVERLAP = 0.125
+# Chunks per text: 16 of 512 tokens are some 6,000 words.
+MAX_CHUNKS = 16
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class HeadTail(LongTextPolicy):
     name = "head-tail"
 
     def cut(self, lengths: Ids, room: int) -> Cuts:
-        """Return first and last tokens of each text; a text that fits has no tail."""
+        """First and last tokens of each text; a text that fits has no tail."""
         head = np.where(lengths > room, int(_HEAD * room), lengths)
         tail = np.where(lengths > room, room - head, 0)
         counts = np.stack([head, tail], axis=1)

@@ -34,9 +34,11 @@ Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 DEFAULT_LIMIT = 512
 # Share of longer texts from which a prediction notes them.
 _NOTED = 0.1
+# Of the cache: an entry of another format is another entry.
 _FORMAT = 2
 _BATCH = 4096
-_IDS, _OFFSETS = "ids.bin", "offsets.npy"
+_IDS = "ids.bin"
+_OFFSETS = "offsets.npy"
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,8 @@ class Tokens:
 
         Raises InputError where special tokens leave no room for a text.
         """
-        if max_length < self.special + len(self.segments):
-            fewest = self.special + len(self.segments)
+        fewest = self.special + len(self.segments)
+        if max_length < fewest:
             raise InputError(
                 f"--max-length {max_length}: the tokenizer adds {self.special} special tokens to each row; give at "
                 f"least {fewest}."
@@ -281,7 +283,7 @@ def find_template(tokenizer: Any, *, pairs: bool = False) -> Template:
 
 
 def default_max_length(full_lengths: Ids, cap: int) -> int:
-    """Return 128, or the 99th percentile of the texts' tokens where that is more; at most 512, and `cap`."""
+    """128 tokens, or the 99th percentile of the texts where that is more; at most 512, and `cap`."""
     longest = int(np.percentile(full_lengths, 99, method="higher")) if len(full_lengths) else 0
     return min(max(128, longest), DEFAULT_LIMIT, cap)
 
@@ -335,7 +337,6 @@ def _in_memory(tokenizer: Any, texts: Texts) -> Arrays:
 
 
 def _write(folder: Path, tokenizer: Any, texts: Texts) -> None:
-    """Write ids and offsets, a block at a time."""
     counts = []
     with (folder / _IDS).open("wb") as file:
         for ids, sizes in _encode(tokenizer, texts):
@@ -361,7 +362,6 @@ def _offsets(sizes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 
 def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
-    """The ids of a block of texts, without special tokens."""
     block = texts[start : start + _BATCH]
     block = list(block) if isinstance(block, Sequence) else block.to_pylist()
     backend = getattr(tokenizer, "backend_tokenizer", None)
