@@ -60,7 +60,7 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     more: dict[str, Table | None] = {}
     for flag in FLAGS[1:]:
         other = tables.get(flag)
-        # The test table of a folder may have no labels, as those of competitions.
+        # The test table of a folder may have no labels, as in competitions.
         keeps = flag != "--test-data" or config.test_data is not None or config.predict_unlabelled
         if other is not None and (keeps or any(map(other.has_column, columns.labels))):
             more[flag] = _fit(other, columns, flag, config)

@@ -105,7 +105,7 @@ def _earlier_parts(group_of: Rows, earlier: Parts | None, parts: Sequence[int]) 
 def _assign(
     group_of: Rows, labels: Rows, shares: dict[int, float], before: Parts, *, seed: int, rest: int, keeps_all: bool
 ) -> Parts:
-    """The part (groups,) of each group: those of `shares` get their share of the rows, and `rest` what is left.
+    """The part (groups,) of each group: each part of `shares` gets its share of the rows, and `rest` the others.
 
     With `keeps_all` the rest keeps a row of every class.
     """
@@ -141,7 +141,7 @@ def _assign(
 
 
 class _Tally:
-    """The rows of each class in each part so far; `counts` (classes,) are those of all rows.
+    """The rows of each class in each part so far; `counts` (classes,) are the rows of each class in all parts.
 
     Lists, since a group has few classes and Python's numbers are quicker one by one.
     """

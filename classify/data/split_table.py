@@ -269,7 +269,7 @@ def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Sp
 def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tuple[tuple[Split, ...], Split | None]:
     """The rows of none of the classes: all but those to score, and these.
 
-    The rows to score are those of the test table or the test split of a column, else every second one by seed.
+    The test table's rows are scored, or the test split's by a column, else every second row by seed.
     """
     found = [
         (source, np.flatnonzero(mark_outside(source, tables.columns.label, encoder.classes))) for source in tables.every

@@ -40,7 +40,7 @@ class Split:
 class Splits:
     """The splits of a run, known before a model is loaded.
 
-    `targets` are those of all rows of `--data`, in splits or not; `labelled` marks rows that have one. `unlabelled`
+    `targets` has all rows of `--data`, in splits or not; `labelled` marks rows that have one. `unlabelled`
     are rows to predict at the end, by the name of their file; `in_training` the indices of validation and test rows
     whose text is in the training split, too. `assignment` is the split of each row of `--data` as an index into
     `SPLITS`, -1 for none; None where the splits are separate tables.
@@ -48,8 +48,8 @@ class Splits:
     `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
     out: the validation split is the training split, and its logits come from models that were trained without the row.
 
-    `outside` are rows that belong to none of the classes, `outside_scored` those of them that are scored; none of them
-    is trained on.
+    `outside` are rows that belong to none of the classes, of which `outside_scored` are scored; none of them is
+    trained on.
     """
 
     columns: Columns

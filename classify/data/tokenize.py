@@ -346,7 +346,7 @@ def _write(folder: Path, tokenizer: Any, texts: Texts) -> None:
 
 
 def _read(folder: Path, count: int) -> Arrays | None:
-    """The arrays of a folder, the ids memory-mapped; None where they are not those of `count` texts."""
+    """The arrays of a folder, the ids memory-mapped; None where they do not fit `count` texts."""
     try:
         offsets = np.load(folder / _OFFSETS)
         size = (folder / _IDS).stat().st_size

@@ -51,7 +51,7 @@ _BETWEEN = re.compile(r"[^\w\s]+|\s\w{1,3}\s")
 _MOST_SIGNS = 20
 # Strings that NumPy prints beside each other, without a comma, which Python would read as one.
 _NUMPY = re.compile(r"""['"]\s+['"]""")
-# A row with fewer characters, as a share of those of most rows and at most, holds hardly a text.
+# A row with fewer characters holds hardly a text: a share of the median, and at most.
 _HARDLY = 0.4
 _LONGEST_UNIT = 30
 # Rows at each end of a table that may be units or a total.
@@ -374,7 +374,7 @@ def refuse_unknown(
 ) -> None:
     """Raise InputError naming labels that `known_from` does not have, with their rows.
 
-    `places` are those of each label among the column's distinct cells, `numbers` (rows,) the place of each row's cell.
+    `places` has the cells of each label, by their number among the distinct ones; `numbers` (rows,) each row's cell.
     """
     expected = f"expected one of {list_some(labels, show=repr, most=_LISTED)}"
     # Each example costs a pass over the rows, so only shown labels get one.

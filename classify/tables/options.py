@@ -18,8 +18,8 @@ _NAMED = {"tab": "\t", r"\t": "\t"}
 class ReadOptions:
     """Options that flags give; None where the file decides.
 
-    A `quote` of "" stands for none. `columns` are those of a related table, such as the one that a model was trained
-    on. `like` is how that one was read, which answers what this file leaves open.
+    A `quote` of "" stands for none. `columns` are the names in a related table, such as the one that a model was
+    trained on. `like` is how that table was read, which answers what this file leaves open.
     """
 
     encoding: str | None = None

@@ -60,7 +60,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Columns that were taken for a role, and why; `pair` is that of a row's second text."""
+    """Columns that were taken for a role, and why; `pair` is the column of a row's second text."""
 
     names: tuple[str, ...]
     why: str = ""

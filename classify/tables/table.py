@@ -32,7 +32,7 @@ class Table:
     `places` (rows,) are line numbers, numbers of a sheet's rows or names of files, as `unit` says. Without `has_names`
     the file has no header: columns are numbered, or named as in a related table. `skipped` rows could not be read.
     `derived` columns were computed from others and are not among `columns`. `files` are the paths and row counts of
-    several that were joined. `sha256` is that of the file. `original` is what a writer adds columns to: JSON records,
+    several that were joined. `sha256` is the file's. `original` is what a writer adds columns to: JSON records,
     an Arrow table with its types, or a workbook.
     """
 

@@ -34,8 +34,8 @@ _COMMON_HANZI = 0.9
 # Largest share of letters beyond ASCII in texts of western Europe: Icelandic has a tenth, Czech and Hungarian, which
 # cp1252 would misread, as many.
 _WESTERN = 1 / 5
-# Letters that a text in cp1252 hardly has: those of Icelandic and Estonian alone, and those that Slavic, Baltic and
-# Turkish texts have at the same bytes in their own encodings. Signs that are letters of those stand inside words.
+# Letters that a text in cp1252 hardly has: only Icelandic and Estonian use them, and Slavic, Baltic and Turkish texts
+# have others at these bytes in their own encodings. Signs that are letters of those stand inside words.
 _ELSEWHERE = frozenset("ðþýšžõ")
 _PORTUGUESE = "ã"
 _SIGNS = "ªº"

@@ -1,6 +1,6 @@
 """Write a table with more columns: CSV, JSON Lines, Parquet or Excel, by the file's extension.
 
-A format that has types keeps those of a table that came in it: the columns are added to the original, which nobody
+A format that has types keeps the types of a table that came in it: the columns are added to the original, which nobody
 converted.
 """
 
