@@ -89,7 +89,7 @@ class Source:
         """The name of the one table in a zip, or "". Raises InputError where a zip holds several."""
         if not self._start.startswith(_ZIP) or self.is_office:
             return ""
-        with zipfile.ZipFile(self.file) as archive:
+        with self.explain_damage(), zipfile.ZipFile(self.file) as archive:
             names = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and name[-1] != "/"]
         names = [name for name in names if not PurePath(name).name.startswith(".")]
         tables = [name for name in names if PurePath(name).suffix.lower() not in ("", ".txt", ".md")]
@@ -104,7 +104,7 @@ class Source:
         """Whether this is a zip that holds a workbook, or another document of an office program."""
         if not self._start.startswith(_ZIP):
             return False
-        with zipfile.ZipFile(self.file) as archive:
+        with self.explain_damage(), zipfile.ZipFile(self.file) as archive:
             return not {"[Content_Types].xml", "mimetype"}.isdisjoint(archive.namelist())
 
     @cached_property
