@@ -100,7 +100,7 @@ def _find_columns(config: DataConfig, table: Table, split: SplitColumn | None) -
     others = {config.group_column, config.split_by_time, None if split is None else split.name}
     others -= {config.text_column, config.text_pair_column, config.label_column}
     searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
-    columns = find_columns(
+    return find_columns(
         searched,
         config.text_column,
         config.label_column,
@@ -108,13 +108,6 @@ def _find_columns(config: DataConfig, table: Table, split: SplitColumn | None) -
         config.text_column_delimiter,
         config.unlabelled_value,
     )
-    for flag, name in {"--group-column": config.group_column, "--split-by-time": config.split_by_time}.items():
-        if name in columns.labels:
-            raise InputError(
-                f"{flag} {name}: this is the label column of {table.path}, so no class would be in two splits; name "
-                "another column."
-            )
-    return columns
 
 
 def _check_splits(config: DataConfig, table: Table, split: SplitColumn | None, tables: Mapping[str, Table]) -> None:

@@ -65,7 +65,7 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     if tables.test is not None:
         test = _read_split(tables, tables.test, encoder)
     if not len(train) or not (len(validation) or assigned.num_folds):
-        raise InputError(_too_few(tables, encoder, train, validation))
+        raise InputError(_too_few(tables, train, validation))
     if config.max_train_samples is not None:
         train = _split_of(table, cap_rows(classes, train.rows, config.max_train_samples, seed=seed), targets)
         parts[(parts == _TRAIN) & ~np.isin(hashes, hashes[train.rows])] = split_record.UNUSED
@@ -159,7 +159,7 @@ def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed
     labels = encoder.stratify_by(train.targets)
     assigned = assign_folds(hashes, labels, folds, seed=seed, groups=groups, earlier=earlier)
     if assigned.max() < 1:
-        raise InputError(_too_few(tables, encoder, train, train))
+        raise InputError(_too_few(tables, train, train))
     return assigned
 
 
@@ -291,15 +291,13 @@ def _without_targets(table: Table, rows: Rows) -> Split:
     return Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
 
 
-def _too_few(tables: InputTables, encoder: LabelEncoder, train: Split, validation: Split) -> str:
+def _too_few(tables: InputTables, train: Split, validation: Split) -> str:
     """Why there is nothing to train or validate on, and what to do."""
     table, column, split, config = tables.train, tables.columns.text, tables.columns.split, tables.config
-    path, has_label = table.path, encoder.labelled(table, tables.columns.label).any()
-    texts = len(np.unique(table.text_hashes(column)))
+    path, texts = table.path, len(np.unique(table.text_hashes(column)))
     reasons = (
         (tables.eval is not None and not len(validation), "no row has a label; expected rows to validate on. Label "
          "some, or drop --eval-data."),
-        (not has_label, "no row has a label; expected rows to train on."),
         (split is not None and not len(train), "no row of the training split has a label; expected rows to train on. "
          f"Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."),
         (config.split_by_time is not None, f"too few different times in column {config.split_by_time!r} to split by; "

@@ -84,9 +84,7 @@ def _read_lines(lines: Mapping[int, str]) -> dict[int, Mapping[str, Any]] | None
 def _parse(text: str, path: str) -> Any:
     try:
         return json.loads(text)
-    except RecursionError:
-        raise InputError(f"{path}: nested too deeply; {_EXPECTED}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: not JSON ({error}); {_EXPECTED}. Objects may not have commas between their lines, nor be printed "
             "over several lines one after another."
