@@ -33,13 +33,13 @@ def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.in
     write_parquet(folder / FILE, pyarrow.table({"text_sha256": numbers, "part": parts}))
 
 
-def read_record(hashes: TextHashes, folder: str) -> tuple[npt.NDArray[np.int8], int]:
-    """Each text's split or fold in an earlier run (-1 if new), and the number of folds (0 if it has splits).
+def read_record(hashes: TextHashes, folder: str) -> npt.NDArray[np.int8]:
+    """Each text's split or fold in an earlier run (-1 if new); a text that --max-train-samples left out is in train.
 
-    A text that --max-train-samples left out counts as training. Raises InputError where the folder holds no record.
+    Raises InputError where the folder holds no record.
     """
     parts, num_folds = _read_parts(hashes, folder)
-    return parts if num_folds else np.where(parts == UNUSED, _TRAIN, parts).astype(np.int8), num_folds
+    return parts if num_folds else np.where(parts == UNUSED, _TRAIN, parts).astype(np.int8)
 
 
 def is_recorded(folder: str, hashes: TextHashes) -> npt.NDArray[np.bool_]:

@@ -168,7 +168,7 @@ def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | Non
     folder = tables.config.split_like
     if folder is None:
         return None
-    numbers, _ = split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
+    numbers = split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
     if not (numbers >= 0).any():
         raise InputError(
             f"--split-like {folder}: expected a run of a table that shares texts with {tables.train.path}. Got one "
