@@ -247,7 +247,7 @@ def test_a_list_of_pairs_and_a_dictionary_of_names(model_folder: Path, tmp_path:
 
 def test_a_table_in_memory_has_its_arguments_name_in_messages(model_folder: Path, tmp_path: Path) -> None:
     frame = pandas.DataFrame({"text": TEXTS, "label": ["a"] * len(TEXTS)})
-    with pytest.raises(InputError, match=r"^data: expected at least two classes"):
+    with pytest.raises(InputError, match=r"^data: column 'label': expected at least two classes"):
         classify.train(frame, **options(model_folder, tmp_path / "out"))
     tested = pandas.DataFrame({"text": TEXTS, "label": ["new"] * len(TEXTS)})
     with pytest.raises(

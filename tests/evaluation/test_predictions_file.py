@@ -11,6 +11,7 @@ import pytest
 
 from classify.evaluation.predictions_file import read_predictions, write_predictions
 from classify.files import atomic_write
+from classify.tables.options import ReadOptions
 from classify.tables.read import read_table
 from classify.tables.table import Table
 from classify.tasks import single_label
@@ -41,7 +42,7 @@ def test_columns_that_pandas_numbered_are_read_back(tmp_path: Path) -> None:
     """The file is read as it was written: no guess whether its first row is a header."""
     rows = "".join(f"{number},text {number},{'ab'[number % 2]}\n" for number in range(30))
     (tmp_path / "in.csv").write_text(f"0,1,2\n{rows}")
-    table = read_table(str(tmp_path / "in.csv"))
+    table = read_table(str(tmp_path / "in.csv"), options=ReadOptions(header=True))
     write(tmp_path / "p.csv", table, np.arange(30), ["a", "b"], np.full((30, 2), 0.5))
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "p.csv").rename(tmp_path / "predictions.csv")

@@ -105,13 +105,6 @@ def test_nearly_all_is_not_all(share: float, shown: str) -> None:
     assert _of_100(share) == shown
 
 
-def test_labels_that_may_be_typing_errors_come_first(trained: Path) -> None:
-    result = Result.read(trained)
-    note = {"level": "note", "where": "", "text": "", "flag": "--label-names crad=card"}
-    (first, *_) = find_steps(dataclasses.replace(result, run={**result.run, "findings": [note]}))
-    assert first.command == f"classify train --like {trained} --label-names crad=card"
-
-
 def test_one_suspect(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "suspects.csv").write_text(
         "row,accept,label,suggested_label,prob_label,prob_suggested,text\n1,,a,b,0,1,x\n"
