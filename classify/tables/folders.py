@@ -33,17 +33,17 @@ Reader = Callable[[str, str, ReadOptions], Table]
 
 
 def list_files(paths: str) -> list[str]:
-    """The files of a path, of a list with commas, or that match a pattern; the path itself where it is one."""
-    found = [name for part in split_paths(paths) for name in _match(part) or [part]]
+    """The files of a path, of a list with commas, or that match a pattern; the path itself where it is one.
+
+    Of a pattern by name, without hidden ones and empty ones, such as _SUCCESS.
+    """
+    found: list[str] = []
+    for part in split_paths(paths):
+        is_pattern = glob.has_magic(part) and not Path(part).exists()
+        files = sorted(map(Path, glob.glob(part, recursive=True))) if is_pattern else []
+        files = [file for file in files if file.is_file() and file.name[0] not in "._~" and file.stat().st_size]
+        found += list(map(str, files)) or [part]
     return found or [paths]
-
-
-def _match(pattern: str) -> list[str]:
-    """The files that match a pattern, by name, without hidden ones and empty ones, such as _SUCCESS."""
-    if not glob.has_magic(pattern) or Path(pattern).exists():
-        return []
-    files = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
-    return [str(file) for file in files if file.is_file() and file.name[0] not in "._~" and file.stat().st_size]
 
 
 def read_several(names: Sequence[str], path: str, flag: str, options: ReadOptions, read: Reader) -> Table:
