@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,24 +17,27 @@ import numpy.typing as npt
 from classify.errors import InputError
 from classify.evaluation.metrics import softmax
 
-FILE, OUTSIDE_FILE = "in_scope.safetensors", "out_of_scope.csv"
+FILE = "in_scope.safetensors"
+OUTSIDE_FILE = "out_of_scope.csv"
 COLUMN = "in_scope"
 # The place of the column: after the label and its confidence.
 _PLACE = 2
 # Share of held-out texts of the classes that are above the default threshold.
 _KEPT = 0.95
-# Classes below which the confidence counts nothing: of two, one alone is left where the other is left out. From `_MANY`
-# classes on it counts as much as the similarity.
-_FEWEST, _MANY = 3, 50
-# Training texts to compare with, and texts compared at once.
-EXAMPLES, _BLOCK = 10_000, 1_024
+# Classes below which the confidence counts nothing: of two, one alone is left where the other is left out.
+_FEWEST = 3
+# Classes from which on the confidence counts as much as the similarity.
+_MANY = 50
+# Training texts to compare with.
+EXAMPLES = 10_000
+# Texts that are compared at once.
+_BLOCK = 1_024
 _SMALLEST = 1e-9
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """Rows that the model was not trained on: `features` (rows, width) and calibrated `logits` (rows, classes)."""
 
     features: npt.NDArray[np.float32]
@@ -43,18 +46,14 @@ class Held:
     def take(self, rows: Array) -> Held:
         return Held(self.features[rows], self.logits[rows])
 
-    def arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        return self.features, self.logits
-
 
 @dataclass(frozen=True)
 class Scope:
     """The probability that a text belongs to one of the classes; below `threshold` `label` is what is predicted.
 
-    The probability is that where half of the texts do.
-
-    `examples` (n, width) are features of training texts, of length 1; `weights` (2,) and `bias` those of a logistic
-    regression on the largest similarity and the log odds of the largest probability.
+    It is the probability among texts of which half do. `examples` (n, width) are features of training texts, of length
+    1; `weights` (2,) and `bias` belong to a logistic regression on the largest similarity and the log odds of the
+    largest probability.
     """
 
     label: str
@@ -65,15 +64,9 @@ class Scope:
 
     @classmethod
     def fit(
-        cls,
-        label: str,
-        examples: npt.NDArray[np.float32],
-        targets: npt.NDArray[np.int64],
-        inside: Held,
-        inside_targets: npt.NDArray[np.int64],
-        outside: Held | None,
+        cls, label: str, examples: Array, targets: Array, inside: Held, inside_targets: Array, outside: Held | None
     ) -> Self:
-        """Fit on held-out rows of the classes and on rows `outside` of them.
+        """Fit on held-out rows of the classes and on rows `outside` of them, when training ends.
 
         Without such rows each class is left out in turn: its rows are outside of the others. How much the confidence
         is worth follows from the number of classes. The threshold keeps 95 % of the rows `inside`.
@@ -81,27 +74,26 @@ class Scope:
         from sklearn.linear_model import LogisticRegression
 
         examples = _normalize(examples)
-        parts = [(_measure(examples, inside), 1)]
+        own, others = _measure(examples, inside), []
         if outside is not None:
-            parts.append((_measure(examples, outside), 0))
+            others.append(_measure(examples, outside))
         else:
             for number in np.unique(inside_targets).tolist():
-                rows, others = np.flatnonzero(inside_targets == number), targets != number
-                if others.any():
-                    left_out = inside.take(rows)
+                left_out, rest = inside.take(np.flatnonzero(inside_targets == number)), targets != number
+                if rest.any():
                     left_out.logits[:, number] = -np.inf
-                    parts.append((_measure(examples[others], left_out), 0))
-        measures = np.concatenate([part for part, _ in parts])
-        is_inside = np.repeat([kind for _, kind in parts], [len(part) for part, _ in parts])
+                    others.append(_measure(examples[rest], left_out))
+        measures = np.concatenate([own, *others])
         classes = inside.logits.shape[1]
         mixture = np.array([[1.0], [0.0 if classes < _FEWEST else min(1.0, classes / _MANY)]])
-        middle, scale = parts[0][0].mean(axis=0), parts[0][0].std(axis=0) + _SMALLEST
+        middle, scale = own.mean(axis=0), own.std(axis=0) + _SMALLEST
+        is_inside = np.arange(len(measures)) < len(own)
         model = LogisticRegression(class_weight="balanced").fit((measures - middle) / scale @ mixture, is_inside)
         # Where the rows do not show it, more similar is more probable all the same.
         slope = np.where(model.coef_[0] > 0, model.coef_[0], 1.0)
         weights = mixture @ slope / scale
         fitted = cls(label, 0.0, examples.astype(np.float16), weights, float(model.intercept_[0] - weights @ middle))
-        kept = np.quantile(fitted.probabilities(inside.features, inside.logits), 1 - _KEPT, method="lower")
+        kept = np.quantile(fitted.probabilities(*inside), 1 - _KEPT, method="lower")
         return replace(fitted, threshold=float(kept))
 
     def probabilities(self, features: Array, logits: Array) -> npt.NDArray[np.float32]:
@@ -118,7 +110,7 @@ class Scope:
         return [*names[:_PLACE], COLUMN, *names[_PLACE:]]
 
     def mark(self, fields: Iterable[list[str]], in_scope: Array, digits: str) -> Iterator[list[str]]:
-        """Yield a task's cells with the probability; below the threshold with `label` and its own."""
+        """Yield a task's cells with the probability; below the threshold with `label` and its own probability."""
         for cells, share, holds in zip(fields, in_scope.tolist(), self.holds(in_scope).tolist(), strict=True):
             own = cells[:_PLACE] if holds else [self.label, f"{1 - share:{digits}}"]
             yield [*own, f"{share:{digits}}", *cells[_PLACE:]]
@@ -148,21 +140,17 @@ class Scope:
         return entry
 
     def as_settings(self) -> dict[str, Any]:
-        """The entry of classify.json."""
-        return {
-            COLUMN: {"label": self.label, "threshold": self.threshold, "score": "nearest training text, confidence"}
-        }
+        entry = {"label": self.label, "threshold": self.threshold, "score": "nearest training text, confidence"}
+        return {COLUMN: entry}
 
     def write(self, folder: Path) -> None:
-        """Write the file of a result folder."""
         from safetensors.numpy import save_file
 
-        weights = np.append(self.weights, self.bias)
-        save_file({"examples": self.examples, "weights": weights}, folder / FILE)
+        save_file({"examples": self.examples, "weights": np.append(self.weights, self.bias)}, folder / FILE)
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any]) -> Self | None:
-        """Read that of a result folder with these settings; None where it was trained without one.
+        """The scope of a result folder with these settings; None where it was trained without one.
 
         Raises InputError where its file was not copied with the others.
         """
@@ -170,12 +158,13 @@ class Scope:
             return None
         from safetensors.numpy import load_file
 
+        entry = settings[COLUMN]
         if not (folder / FILE).is_file():
             raise InputError(
-                f"{folder}: {FILE} is missing; {settings[COLUMN]['label']!r} cannot be recognized without it. Copy it "
-                f'from the trained folder, or delete the entry "{COLUMN}" of classify.json to predict the others.'
+                f"{folder}: {FILE} is missing; {entry['label']!r} cannot be recognized without it. Copy it from the "
+                f'trained folder, or delete the entry "{COLUMN}" of classify.json to predict the others.'
             )
-        stored, entry = load_file(folder / FILE), settings[COLUMN]
+        stored = load_file(folder / FILE)
         *weights, bias = stored["weights"].tolist()
         return cls(entry["label"], entry["threshold"], stored["examples"], np.array(weights), bias)
 

@@ -67,7 +67,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     probabilities = predictor.task.answers.probabilities(logits)
     order = np.argsort(predictor.task.answers.certainty(probabilities), kind="stable")
     if predictor.scope is not None and in_scope is not None:
-        is_inside = in_scope[order] >= predictor.scope.threshold
+        is_inside = predictor.scope.holds(in_scope[order])
         if not is_inside.all():
             left_out["out of scope"] = int((~is_inside).sum())
         order = order[is_inside]

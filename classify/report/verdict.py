@@ -48,7 +48,7 @@ def sentences(result: Result) -> list[str]:
 
 
 def _purpose(result: Result) -> str:
-    labels, does = result.task.labels, result.task.answers.describe()
+    labels, does = result.task.labels, result.task.answers.purpose.format(len(result.task.labels))
     if not result.task.answers.has_labels:
         return f"The model {does}."
     more = f" and {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""

@@ -26,7 +26,7 @@ from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores as SplitScores
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.tables.table import Table
-from classify.tasks.heads import Layer, Weights, read_class_weights
+from classify.tasks.heads import BALANCED, Layer, Weights, read_class_weights
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +119,11 @@ class Head(ABC):
 
     def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
         """The weight of each output's label under --class-weights for these targets; None where all weigh 1."""
-        return self.file_weights(config)
+        return self.balance(targets) if config.class_weights == BALANCED else self.file_weights(config)
+
+    def balance(self, targets: Array) -> Weights:
+        """The weights of --class-weights balanced; not for scores, which `check` refuses."""
+        raise NotImplementedError
 
     @abstractmethod
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
@@ -172,11 +176,13 @@ class Answers(ABC):
     """What a person gets for a text: a prediction, the numbers beside it, and the sections of the report.
 
     `thresholds` (outputs,) are the probabilities from which a label is predicted, where predictions are sets of labels;
-    else None. `has_labels`: outputs are labels, not numbers. `has_confidence`: a prediction is one label, whose
+    else None. `purpose` says what the model does with a text, {} standing for the number of labels; the report opens
+    with it. `has_labels`: outputs are labels, not numbers. `has_confidence`: a prediction is one label, whose
     probability is the confidence; so a text may be out of scope, too. `set_columns` are the columns that `set_fields`
     fills. `sections` of report.html stand in order, by their names in `report.sections`.
     """
 
+    purpose: ClassVar[str]
     has_labels: ClassVar[bool] = True
     has_confidence: ClassVar[bool] = False
     set_columns: ClassVar[tuple[str, ...]] = ()
@@ -186,18 +192,14 @@ class Answers(ABC):
     thresholds: npt.NDArray[np.float64] | None = None
 
     @abstractmethod
-    def describe(self) -> str:
-        """What the model does with a text, e.g. "assigns one of 8 classes to a text"; the report opens with it."""
-
-    @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """The probability of each output, or its number, from logits (rows, outputs)."""
 
     @abstractmethod
-    def decide(self, probabilities: npt.NDArray[np.float64]) -> Array:
+    def decide(self, probabilities: Array) -> Array:
         """The predictions in the form of the targets."""
 
-    def fitted(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Self:
+    def fitted(self, probabilities: Array, targets: Array) -> Self:
         """The answers of a finished model, whose output layer has been rescaled.
 
         What must be chosen on held-out rows is chosen on these; out of folds, each fold is decided by a choice on the
@@ -210,28 +212,24 @@ class Answers(ABC):
         """The names of the columns that predictions append to the table; one a label stand last."""
 
     @abstractmethod
-    def fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
+    def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         """Yield the cells of those columns, row by row, numbers in the format `digits`.
 
         `predicted` are the predictions, by default those that `decide` makes.
         """
 
-    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+    def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
         """How badly each row's target fits its prediction (rows,), lower is better.
 
         `predict --coverage` chooses the limit of `set_fields` by it. Only with `set_columns`.
         """
         raise NotImplementedError
 
-    def set_fields(
-        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
-    ) -> Iterator[list[str]]:
+    def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
         """Yield the cells of `set_columns`, row by row: all answers whose `misfit` is at most `limit`."""
         raise NotImplementedError
 
-    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:
         """How certain each prediction is (rows,), for `suggest` and `compare`. Only where `has_labels`."""
         raise NotImplementedError
 

@@ -46,20 +46,9 @@ from classify.tables.labels import (
     value_counts,
 )
 from classify.tables.table import Table
+from classify.tasks import heads
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task, format_value
-from classify.tasks.heads import (
-    BALANCED,
-    FOCAL_GAMMA,
-    TRAINED_ENCODER_C,
-    Layer,
-    Weights,
-    choose_c,
-    fit_logistic,
-    fold_back,
-    mean_one,
-    send_weights,
-    standardize,
-)
+from classify.tasks.heads import Layer, Weights
 from classify.tasks.label_columns import find_class_names, kept_labels
 
 if TYPE_CHECKING:
@@ -169,42 +158,40 @@ class LabelSetHead(Head):
     problem_type = "multi_label_classification"
     probe = "one logistic regression per label"
 
-    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
+    def balance(self, targets: Array) -> Weights:
         """The weights of the rows that have each label, next to 1 for the others."""
-        if config.class_weights != BALANCED:
-            return self.file_weights(config)
         counts = targets.sum(axis=0, dtype=np.int64)
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         weights = self.class_weights(config, targets)
         return BinaryCrossEntropy(
-            config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0
+            config.label_smoothing_factor, weights, heads.FOCAL_GAMMA if config.loss == "focal" else 0.0
         )
 
     def trained_penalty(self, *, is_final: bool) -> float:
-        return TRAINED_ENCODER_C
+        return heads.TRAINED_ENCODER_C
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        return _choose_c(standardize(features)[0], targets, class_weights)
+        return _choose_c(heads.standardize(features)[0], targets, class_weights)
 
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> Layer:
         """Fit one logistic regression per label, all with one C; a label of no row, or of all, gets zero weights."""
-        standard, mean, scale = standardize(features)
+        standard, mean, scale = heads.standardize(features)
         counts, outputs = targets.sum(axis=0, dtype=np.int64), len(self.labels)
         weight, bias = np.zeros((outputs, features.shape[1])), np.zeros(outputs)
         c = _choose_c(standard, targets, class_weights) if penalty is None else penalty
         for number in range(outputs):
             if 0 < counts[number] < len(targets):
                 rows = _row_weights(targets, number, class_weights)
-                solver = fit_logistic(standard, targets[:, number], c, rows)
+                solver = heads.fit_logistic(standard, targets[:, number], c, rows)
                 weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
             else:  # half a row of the other kind
                 share = (counts[number] + 0.5) / (len(targets) + 1)
                 bias[number] = math.log(share / (1 - share))
-        return fold_back(weight, bias, mean, scale)
+        return heads.fold_back(weight, bias, mean, scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """A scale and a shift for each label."""
@@ -219,36 +206,32 @@ class LabelSetAnswers(Answers):
     """The labels whose probability reaches their threshold, and the probability of each label."""
 
     thresholds: npt.NDArray[np.float64]
+    purpose = "assigns any of {} labels to a text"
     sections = (
         "next_steps", "scores", "per_class", "worst_rows", "slices", "curve", "usage",
         "data", "course", "decisions",
     )  # fmt: skip
 
-    def describe(self) -> str:
-        return f"assigns any of {len(self.labels)} labels to a text"
-
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return sigmoid(logits)
 
-    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    def decide(self, probabilities: Array) -> npt.NDArray[np.uint8]:
         return (probabilities >= self.thresholds).astype(np.uint8)
 
-    def fitted(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Self:
+    def fitted(self, probabilities: Array, targets: Array) -> Self:
         """Choose each label's threshold by F1."""
         return replace(self, thresholds=multi_label_metrics.choose_thresholds(probabilities, targets))
 
     def columns(self) -> list[str]:
         return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
 
-    def fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
+    def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         predicted = self.decide(probabilities) if predicted is None else predicted
         for row, has in zip(probabilities, predicted, strict=True):
             labels = JOIN.join(self.labels[number] for number in np.flatnonzero(has))
             yield [labels, *(f"{p:{digits}}" for p in row)]
 
-    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:
         """The smallest distance of a label's log odds from those of its threshold."""
         from scipy.special import logit
 
@@ -361,13 +344,8 @@ def from_tables(tables: InputTables) -> Task:
 
 
 def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    """The task with the thresholds of a trained model. Raises InputError if they are of other labels."""
+    """The task of a trained model, with the thresholds of its labels."""
     stored = settings.get("thresholds", {})
-    if unknown := sorted(set(stored) - set(labels)):
-        raise InputError(
-            f"classify.json: expected thresholds of the model's labels. Got one of {unknown[0]!r} instead; restore "
-            "the file of the training run."
-        )
     thresholds = [stored.get(label, multi_label_metrics.THRESHOLD) for label in labels]
     empty_is_labelled = settings.get("empty_is_labelled", True)
     return make(labels, thresholds, classes=ClassNames.from_settings(settings), empty_is_labelled=empty_is_labelled)
@@ -396,7 +374,7 @@ class BinaryCrossEntropy(Loss):
         present = self.aims(targets)
         aims = present * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = binary_cross_entropy_with_logits(
-            logits.float(), aims, reduction="none", pos_weight=send_weights(self.positive_weights, logits.device)
+            logits.float(), aims, reduction="none", pos_weight=heads.send_weights(self.positive_weights, logits.device)
         )
         if self.gamma:
             wrong = (logits.float().sigmoid() - present).abs()
@@ -460,7 +438,7 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
 def _row_weights(targets: Array, number: int, class_weights: Weights) -> Weights:
     if class_weights is None:
         return None
-    return mean_one(np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32))
+    return heads.mean_one(np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32))
 
 
 def _choose_c(standard: npt.NDArray[np.float32], targets: Array, class_weights: Weights) -> float:
@@ -469,7 +447,7 @@ def _choose_c(standard: npt.NDArray[np.float32], targets: Array, class_weights: 
     balance = np.minimum(counts, len(targets) - counts)
     frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
     options = [
-        choose_c(standard, targets[:, number].astype(np.int64), _row_weights(targets, number, class_weights))
+        heads.choose_c(standard, targets[:, number].astype(np.int64), _row_weights(targets, number, class_weights))
         for number in frequent
     ]
     return float(np.exp(np.mean(np.log(options)))) if options else 1.0

@@ -170,6 +170,7 @@ class NumberHead(Head):
 class NumberAnswers(Answers):
     """A score: the output times `scale` plus `center`. A finished model's output layer contains them."""
 
+    purpose = "gives a text a score"
     has_labels = False
     set_columns = ("score_low", "score_high")
     sections = (
@@ -179,36 +180,29 @@ class NumberAnswers(Answers):
     center: float = 0.0
     scale: float = 1.0
 
-    def describe(self) -> str:
-        return "gives a text a score"
-
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         """The scores (rows, 1)."""
         return logits.astype(np.float64) * self.scale + self.center
 
-    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def decide(self, probabilities: Array) -> npt.NDArray[np.float64]:
         """The scores (rows,)."""
         return probabilities[:, 0]
 
-    def fitted(self, probabilities: npt.NDArray[np.float64], targets: Array) -> Self:
+    def fitted(self, probabilities: Array, targets: Array) -> Self:
         return replace(self, center=0.0, scale=1.0)
 
     def columns(self) -> list[str]:
         return ["predicted_score"]
 
-    def fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
+    def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
 
-    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+    def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
         """The absolute errors."""
         return np.asarray(np.abs(probabilities[:, 0] - targets), dtype=np.float64)
 
-    def set_fields(
-        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
-    ) -> Iterator[list[str]]:
+    def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
         """Yield the ends of each interval."""
         for row in probabilities:
             yield [f"{row[0] - limit:{digits}}", f"{row[0] + limit:{digits}}"]

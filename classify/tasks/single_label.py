@@ -32,21 +32,9 @@ from classify.tables.decide import QuestionError
 from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
+from classify.tasks import heads
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
-from classify.tasks.heads import (
-    BALANCED,
-    C_VALUES,
-    FOCAL_GAMMA,
-    TRAINED_ENCODER_C,
-    Layer,
-    Weights,
-    choose_c,
-    fit_logistic,
-    fold_back,
-    mean_one,
-    send_weights,
-    standardize,
-)
+from classify.tasks.heads import Layer, Weights
 from classify.tasks.label_columns import check_empty_labels, find_class_names, kept_labels
 
 if TYPE_CHECKING:
@@ -124,13 +112,11 @@ class ClassHead(Head):
     problem_type = "single_label_classification"
     probe = "logistic regression"
 
-    def class_weights(self, config: TrainingConfig, targets: Array) -> Weights:
-        """Balanced weights are inversely proportional to the rows of a class, 1 on average over rows.
+    def balance(self, targets: Array) -> Weights:
+        """Weights inversely proportional to the rows of a class, 1 on average over rows; 1 for a class without rows.
 
-        As scikit-learn's "balanced" (King and Zeng, 2001). A class without rows has weight 1.
+        As scikit-learn's "balanced" (King and Zeng, 2001).
         """
-        if config.class_weights != BALANCED:
-            return self.file_weights(config)
         counts = np.bincount(targets, minlength=len(self.labels))
         present = max(1, int((counts > 0).sum()))
         weights = np.where(counts > 0, len(targets) / (present * np.maximum(counts, 1)), 1.0)
@@ -138,15 +124,17 @@ class ClassHead(Head):
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         weights = self.class_weights(config, targets)
-        return CrossEntropy(config.label_smoothing_factor, weights, FOCAL_GAMMA if config.loss == "focal" else 0.0)
+        return CrossEntropy(
+            config.label_smoothing_factor, weights, heads.FOCAL_GAMMA if config.loss == "focal" else 0.0
+        )
 
     def trained_penalty(self, *, is_final: bool) -> float:
         if not is_final:
-            return TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
-        return min(C_VALUES[-1], TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
+            return heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
+        return min(heads.C_VALUES[-1], heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        return choose_c(standardize(features)[0], targets, _row_weights(class_weights, targets))
+        return heads.choose_c(heads.standardize(features)[0], targets, _row_weights(class_weights, targets))
 
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
@@ -156,13 +144,13 @@ class ClassHead(Head):
         Two classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a
         row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
         """
-        standard, mean, scale = standardize(features)
+        standard, mean, scale = heads.standardize(features)
         row_weights = _row_weights(class_weights, targets)
         weight, bias = np.zeros((len(self.labels), features.shape[1])), np.zeros(len(self.labels))
         present = np.unique(targets)
         if len(present) > 1:
-            c = choose_c(standard, targets, row_weights) if penalty is None else penalty
-            solver = fit_logistic(standard, targets, c, row_weights)
+            c = heads.choose_c(standard, targets, row_weights) if penalty is None else penalty
+            solver = heads.fit_logistic(standard, targets, c, row_weights)
             if len(present) == 2:
                 half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
                 weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
@@ -170,7 +158,7 @@ class ClassHead(Head):
                 weight[present], bias[present] = solver.coef_, solver.intercept_
         absent = np.setdiff1d(np.arange(len(self.labels)), present)
         bias[absent] = bias[present].min() - 1.0
-        return fold_back(weight, bias, mean, scale)
+        return heads.fold_back(weight, bias, mean, scale)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """One temperature for all classes, as scale and shift."""
@@ -183,6 +171,7 @@ class ClassHead(Head):
 class ClassAnswers(Answers):
     """The most probable class, its confidence, and the probability of each class."""
 
+    purpose = "assigns one of {} classes to a text"
     has_confidence = True
     set_columns = ("label_set",)
     sections = (
@@ -190,39 +179,32 @@ class ClassAnswers(Answers):
         "usage", "reliability", "data", "course", "decisions",
     )  # fmt: skip
 
-    def describe(self) -> str:
-        return f"assigns one of {len(self.labels)} classes to a text"
-
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
         return softmax(logits)
 
-    def decide(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    def decide(self, probabilities: Array) -> npt.NDArray[np.int64]:
         """The most probable class; the first one on ties."""
         return probabilities.argmax(axis=1)
 
     def columns(self) -> list[str]:
         return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
 
-    def fields(
-        self, probabilities: npt.NDArray[np.float64], digits: str = EXACT, predicted: Array | None = None
-    ) -> Iterator[list[str]]:
+    def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
             numbers = [f"{p:{digits}}" for p in row]
             yield [self.labels[best], numbers[best], *numbers]
 
-    def misfit(self, probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+    def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
         """1 minus the probability of each target."""
         return 1 - probabilities[np.arange(len(targets)), targets]
 
-    def set_fields(
-        self, probabilities: npt.NDArray[np.float64], limit: float, digits: str = EXACT
-    ) -> Iterator[list[str]]:
+    def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
         """Yield the labels of each set, the most probable one, which is always in it, first."""
         for row, order in zip(probabilities, np.argsort(-probabilities, axis=1, kind="stable"), strict=True):
             count = max(1, int((1 - row <= limit).sum()))
             yield [JOIN.join(self.labels[number] for number in order[:count])]
 
-    def certainty(self, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:
         """The margins between the two most probable classes."""
         second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
         return np.asarray(first - second)
@@ -322,7 +304,7 @@ class CrossEntropy(Loss):
         from torch.nn.functional import cross_entropy
 
         logits, smoothing = logits.float(), self.label_smoothing
-        weights = send_weights(self.class_weights, logits.device)
+        weights = heads.send_weights(self.class_weights, logits.device)
         if not self.gamma:
             return cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         losses = cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
@@ -347,4 +329,4 @@ def _are_indices(numbers: Sequence[float] | npt.NDArray[np.float64]) -> bool:
 
 
 def _row_weights(class_weights: Weights, targets: Array) -> Weights:
-    return None if class_weights is None else mean_one(class_weights[targets])
+    return None if class_weights is None else heads.mean_one(class_weights[targets])

@@ -54,7 +54,7 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
         train.targets[rows],
         validation.take(held_out),
         splits.validation.targets[held_out],
-        Held(*(np.concatenate(parts) for parts in zip(*map(Held.arrays, outside), strict=True))) if outside else None,
+        Held(*map(np.concatenate, zip(*outside, strict=True))) if outside else None,
     )
     in_scope = scope.probabilities(scored.features, scored.logits)
     rejected = np.empty((0, len(bias)), dtype=np.float32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -331,18 +330,6 @@ def test_thresholds_can_be_set(run: tuple[Case, Path, Path], tmp_path: Path, cap
     for wrong, part in ((f"{label}", "expected a label and its threshold"), ("nope=0.5", "no such label")):
         assert main(["predict", *words, wrong, "--out", str(tmp_path / "p.csv")]) == 2
         assert part in capsys.readouterr().err
-
-
-def test_thresholds_of_other_labels_are_refused(run: tuple[Case, Path, Path], tmp_path: Path) -> None:
-    case, _, out = run
-    if case.task != "multi_label":
-        pytest.skip("no thresholds")
-    copy = shutil.copytree(out, tmp_path / "copy")
-    settings = read_json(copy / "classify.json")
-    settings["thresholds"]["weather"] = 0.5
-    (copy / "classify.json").write_text(json.dumps(settings))
-    with pytest.raises(InputError, match=r"expected thresholds of the model's labels. Got one of 'weather' instead"):
-        classify.load_classifier(str(copy), use_cpu=True)
 
 
 def test_labels_of_a_test_table_that_training_has_not(
