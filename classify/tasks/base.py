@@ -209,7 +209,7 @@ class Answers(ABC):
 
     @abstractmethod
     def columns(self) -> list[str]:
-        """The names of the columns that predictions append to the table; one a label stand last."""
+        """The names of the columns that predictions append to the table; a column for each label comes last."""
 
     @abstractmethod
     def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
@@ -239,8 +239,8 @@ class Scores(ABC):
     """How good the `answers` are. Predictions and targets have the form of `Targets.encode`.
 
     Metrics are larger for better models, except those in `evaluation.metrics.ERRORS`. `primary` compares models, the
-    baseline among them, `selection` may select the best weights, the first by default. `share` is the metric that is a
-    proportion of rows, or None. `row_metric` is the mean of `row_scores`.
+    baseline among them; `selection` are the metrics that may select the best weights, first the default. `share` is the
+    metric that is a proportion of rows, or None. `row_metric` is the mean of `row_scores`.
     """
 
     primary: ClassVar[str]
@@ -336,7 +336,7 @@ class Task:
         return replace(self, answers=answers, scores=replace(self.scores, answers=answers))
 
     def with_thresholds(self, given: Mapping[str, float]) -> Task:
-        """The task with the thresholds of --threshold. Raises InputError for a label that it lacks, or without any."""
+        """The task with the thresholds of --threshold. Raises InputError where it has none, or lacks the label."""
         if not given:
             return self
         if self.answers.thresholds is None:

@@ -44,7 +44,7 @@ def test_other_classes_are_rejected(outside: Held | None, tmp_path: Path) -> Non
     assert entry["auroc"] > 0.95
     assert f"{len(rest)} 'none' rows rejected" in summarize(entry)
     scope.write(tmp_path)
-    again = Scope.read(tmp_path, scope.as_settings() and {"in_scope": scope.as_settings()["in_scope"]})
+    again = Scope.read(tmp_path, scope.as_settings())
     assert again is not None
     np.testing.assert_array_equal(again.probabilities(inside.features, inside.logits), kept)
     assert again.threshold == scope.threshold
