@@ -68,8 +68,8 @@ class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
     `largest_difference` is that of a probability, or of a score in standard deviations of the scores.
-    `change` is that of the mean row score (see `Scores.row_scores`) and of the mean loss, each with the 95 % interval of
-    the rows' differences.
+    `change` is that of the mean row score (see `Scores.row_scores`) and of the mean loss, each with the 95 % interval
+    of the rows' differences.
     """
 
     texts: int

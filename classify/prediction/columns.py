@@ -24,8 +24,8 @@ class PredictionColumns:
     """Format the probabilities of a row as cells.
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
-    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Answers.set_fields`). `scope`: add
-    the probability of belonging to a class, and predict its label below the threshold.
+    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Answers.set_fields`). `scope`:
+    add the probability of belonging to a class, and predict its label below the threshold.
     `digits` is the format of numbers; `for_excel`: see `CSVStream`. `tally` counts the rows so far: "accepted", those
     of them "expected right", and those "rejected" as of no class.
 

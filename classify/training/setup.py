@@ -122,7 +122,7 @@ class TrainingContext:
         return self.config.training.metric_for_best_model or self.inputs.task.scores.selection[0]
 
     def score(self, task: Task, logits: Array, split: Split, predicted: Array | None = None) -> Scores:
-        """The scores of a split's logits (rows, outputs), the caller's metrics among them; see `Scores.score` of tasks."""
+        """The scores of a split's logits (rows, outputs), the caller's metrics among them; see `tasks.base`."""
         texts = split.table.text_hashes(self.splits.columns.text)[split.rows]
         sampling = Sampling(texts, self.splits.num_folds if split is self.splits.train else 0)
         scores = task.scores.score(logits, split.targets, self.config.training.seed, predicted, sampling)
