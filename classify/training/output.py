@@ -81,9 +81,7 @@ def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) ->
         answer = None
         with world.sync_errors():
             if world.is_main:
-                folder, lock = acquire_folder(plan)
-                held.callback(lock.release)
-                answer = str(folder)
+                answer = str(held.enter_context(acquire_folder(plan)))
         plan = replace(plan, folder=Path(world.broadcast(answer)))
         assert plan.folder is not None
         is_writer = _acquire_on_each_node(plan, plan.folder, world, held) if each_node else world.is_main
@@ -107,8 +105,7 @@ def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held:
                 folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack it
                 is_writer = sign.name not in os.listdir(folder)
                 if is_writer:
-                    _, lock = acquire_folder(plan)
-                    held.callback(lock.release)
+                    held.enter_context(acquire_folder(plan))
     finally:
         if world.is_main:
             sign.unlink(missing_ok=True)

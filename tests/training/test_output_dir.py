@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from classify.errors import CheckpointError, InputError
 from classify.evaluation.scored_rows import ScoredRows
 from classify.launch.launch import Launch
 from classify.training import run
-from classify.training.output_dir import OutputDirPlan, plan_output_dir
+from classify.training.output_dir import LOCK, OutputDirPlan, plan_output_dir
 from tests.support.runs import make_config
 
 
@@ -30,9 +31,9 @@ def begun(folder: Path) -> None:
     (folder / "run.json").write_text('{"status": "interrupted"}')
 
 
-def wanted(**settings: object) -> OutputDirPlan:
-    training = TrainingConfig(**settings)  # type: ignore[arg-type]
-    return plan_output_dir(RunConfig(DataConfig(data="my.csv"), training=training), Launch())
+def wanted(launch: Launch | None = None, **settings: Any) -> OutputDirPlan:
+    config = RunConfig(DataConfig(data="my.csv"), training=TrainingConfig(**settings))
+    return plan_output_dir(config, launch or Launch())
 
 
 def test_a_run_without_a_name_needs_no_more_than_its_folders_folder(here: Path) -> None:
@@ -55,6 +56,12 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed_or_emptied(he
     assert wanted(output_dir="out", overwrite_output_dir=True).overwrite
 
 
+def test_a_lock_alone_is_an_empty_folder(here: Path) -> None:
+    (here / "out").mkdir()
+    (here / "out" / LOCK).write_text("")
+    assert wanted(output_dir="out").folder == Path("out")
+
+
 def test_resume_without_a_name_takes_the_newest_run_of_the_table(here: Path) -> None:
     for name in ("my-1", "my-2", "mine-7"):
         begun(here / "runs" / name)
@@ -68,13 +75,15 @@ def test_a_named_checkpoint_is_where_training_goes_on(here: Path) -> None:
     assert (result.folder, result.checkpoint) == (Path("out"), Path("out/checkpoints/step-00000100"))
 
 
-def test_ranks_that_do_not_decide_look_at_no_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 may have begun the run in the meantime, on the same disk."""
+def test_ranks_that_do_not_decide_look_at_no_folder(here: Path) -> None:
+    """Rank 0 may have begun the run in the meantime; a run to resume may lie on the first machine only."""
     begun(here / "out")
-    place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    assert wanted(output_dir="out").folder == Path("out")
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    first, second = (Launch.read({**place, "RANK": rank}) for rank in "01")
+    assert wanted(second, output_dir="out").folder == Path("out")
+    assert wanted(second, resume_from_checkpoint="nowhere").folder == Path("nowhere")
+    with pytest.raises(InputError, match="--resume nowhere: no such folder"):
+        wanted(first, resume_from_checkpoint="nowhere")
 
 
 def test_files_follow_the_umask(model_folder: Path, table: Path, tmp_path: Path) -> None:

@@ -13,15 +13,12 @@ from typing import Any
 
 import pytest
 
-from classify.config.run_config import RunConfig
-from classify.config.schema import DataConfig
 from classify.errors import InputError
-from classify.launch.launch import Launch
 from classify.training import run
 from classify.training.inputs import check
-from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder, plan_output_dir
-from tests.support.processes import ROOT, start
-from tests.support.runs import COMMAND_FILES, FILES, at_step, make_config, read_json
+from classify.training.output_dir import LOCK, OutputDirPlan, acquire_folder
+from tests.support.processes import ROOT
+from tests.support.runs import FILES, at_step, make_config, read_json
 
 HERE = r"another run is using this folder\. Wait until it ends"
 
@@ -86,9 +83,8 @@ def test_two_that_are_given_no_folder_get_one_each(tmp_path: Path, monkeypatch: 
 
     def claim() -> None:
         together.wait()
-        folder, lock = acquire_folder(OutputDirPlan(None, "my"))
-        folders.append(folder)
-        lock.release()
+        with acquire_folder(OutputDirPlan(None, "my")) as folder:
+            folders.append(folder)
 
     threads = [threading.Thread(target=claim) for _ in range(4)]
     for thread in threads:
@@ -102,9 +98,9 @@ HOLDER = """
 import sys
 from pathlib import Path
 from classify.training.output_dir import OutputDirPlan, acquire_folder
-held = acquire_folder(OutputDirPlan(Path(sys.argv[1]), "my", resume=True))
-print("held", flush=True)
-sys.stdin.read()
+with acquire_folder(OutputDirPlan(Path(sys.argv[1]), "my", resume=True)):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -145,44 +141,5 @@ def test_a_failed_run_gives_its_folder_back(model_folder: Path, table: Path, tmp
     with pytest.raises(Exception, match="diverged"):
         run.train(config)
     assert not (tmp_path / "out" / LOCK).exists()
-    _, lock = acquire_folder(OutputDirPlan(tmp_path / "out", "my", resume=True))
-    lock.release()
-
-
-@pytest.mark.slow
-def test_two_commands_at_once(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    """One of them trains to the end, the other leaves with one line."""
-    words = [
-        "--data",
-        str(table),
-        "--model",
-        str(model_folder),
-        "--cpu",
-        "--contrastive-steps",
-        "0",
-        "--epochs",
-        "40",
-        "--report-to",
-        "none",
-    ]
-    both = [start(tmp_path, "run_classify.py", *words, "--output-dir", "out") for _ in range(2)]
-    try:
-        done = {process.pid: process.finish() for process in both}
-    finally:
-        for process in both:
-            process.kill()
-    (_, won), (_, lost) = sorted(done.items(), key=lambda one: one[1].returncode)
-    assert (won.returncode, lost.returncode) == (0, 2)
-    assert lost.stderr.startswith("error: --output-dir out: ")
-    assert "another run is using this folder" in lost.stderr
-    assert lost.stderr.count("\n") == 1
-    assert {path.name for path in (tmp_path / "out").iterdir()} == COMMAND_FILES - {"tensorboard"}
-
-
-def test_a_lock_alone_is_an_empty_folder(tmp_path: Path) -> None:
-
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / LOCK).write_text("")
-    config = RunConfig(DataConfig(data="my.csv"))
-    config = config.replace(output_dir=str(tmp_path / "out"))
-    assert plan_output_dir(config, Launch()).folder == tmp_path / "out"
+    with acquire_folder(OutputDirPlan(tmp_path / "out", "my", resume=True)):
+        pass
