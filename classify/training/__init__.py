@@ -27,12 +27,14 @@ if TYPE_CHECKING:
         resume as resume,
         run as run,
         run_record as run_record,
+        schedule as schedule,
         setup as setup,
         stages as stages,
         table_report as table_report,
         terminal as terminal,
         tracking as tracking,
         trainer as trainer,
+        weights as weights,
     )
 
 __getattr__ = submodules(__name__)

@@ -15,9 +15,10 @@ from classify.training import checkpoint
 from classify.training.log import Log
 from classify.training.parts import StepState
 from classify.training.progress import Progress
+from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
-from classify.training.strategies.named_state import Tensors
-from classify.training.trainer import Callback, StepEnd, Trainer, describe_divergence
+from classify.training.trainer import Callback, Trainer, explain_divergence
+from classify.training.weights import Tensors
 
 # Validation texts whose logits differ by less get the same output. Those of a random head differ by more.
 _SAME = 1e-2
@@ -56,8 +57,6 @@ class Evaluate(Callback):
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self.score(trainer)
         mean = progress.mean_loss
-        if progress.first_loss is None and progress.position % trainer.batches.num_rows == 0:
-            progress.first_loss = mean
         validated = f", validation loss {score['loss']:.4f}, {format_metrics(score.metrics)}" if score else ""
         if progress.step:
             context.output.log(
@@ -137,10 +136,9 @@ class Checkpointer(Callback):
             newest = set(steps[-limit:])
             return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
-        state = trainer.state_dict(keep=output.is_writer)
-        if context.world.all_reduce_any(not _all_finite(state.weights)):
-            rate = trainer.strategy.optimizer.param_groups[0]["lr"]
-            raise ClassifyError(describe_divergence(progress.step, rate, "some weights are not finite"))
+        weights, tensors, values = trainer.state_dict(keep=output.is_writer)
+        if context.world.all_reduce_any(not _all_finite(weights)):
+            raise ClassifyError(explain_divergence(trainer.strategy, progress.step, "some weights are not finite"))
         with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.folder_name(progress.step)}"):
             if output.is_writer:
                 started_with = {
@@ -151,9 +149,9 @@ class Checkpointer(Callback):
                 checkpoint.save(
                     output.checkpoints,
                     progress.step,
-                    state.weights,
-                    state.optimizer,
-                    {**state.values, **started_with},
+                    weights,
+                    tensors,
+                    {**values, **started_with},
                     keep=keep,
                     files=self._write_stock_files,
                 )
@@ -184,7 +182,7 @@ class GivenCallbacks(Callback):
             step=progress.step,
             epoch=trainer.epoch,
             learning_rate=step.learning_rate,
-            loss=None if step.metrics is None else step.metrics.loss,
+            loss=step.loss,
             is_main=self.context.world.is_main,
             model=self.context.classifier.model,
         )

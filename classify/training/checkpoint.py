@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -28,6 +28,9 @@ from classify.training.progress import Progress
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
+# Keys of state.json. `resume.require_same_run` compares the last three with this run's.
+STATE = {"step", "progress", "optimizer", "scaler", "identity", "model_folder", "settings"}
+_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 _NAME = re.compile(r"step-(\d{8,})$")
 
 
@@ -35,25 +38,12 @@ class UnreadableError(CheckpointError):
     """A checkpoint of another user, which may be whole."""
 
 
-class CheckpointState(TypedDict):
-    """state.json: `identity` and `settings` are those of the run, see `resume.require_same_run`."""
-
-    step: int
-    progress: dict[str, Any]
-    scaler: dict[str, Any]
-    probe: dict[str, float] | None
-    contrastive: dict[str, float] | None
-    identity: dict[str, Any]
-    model_folder: str
-    settings: dict[str, Any]
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint on disk."""
+    """A verified checkpoint on disk, with its state.json."""
 
     path: Path
-    state: CheckpointState
+    state: dict[str, Any]
 
     @property
     def step(self) -> int:
@@ -61,15 +51,13 @@ class Checkpoint:
 
     @property
     def progress(self) -> Progress:
-        """The progress of training, a copy. Raises TypeError where an unknown version wrote it."""
+        """A copy of the progress of training. Raises TypeError where an unknown version wrote it."""
         return Progress(**self.state["progress"])
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """Load the weights by name; tied ones once."""
         return load_file(self.path / "model.safetensors")
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """Load the optimizer's state as "<parameter name>/<key>"."""
         return load_file(self.path / "optimizer.safetensors")
 
 
@@ -89,19 +77,14 @@ def save(
 ) -> Path:
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
-    `files` adds further files to the new folder.
-    `keep` receives the steps of all checkpoints, ascending, and returns those to keep; the new one always stays.
-    Raises OSError if the disk is full or not writable; no partial checkpoint is left.
+    `files` adds more files to the new folder. `keep` gets the steps of all checkpoints, ascending, and returns those to
+    keep; the new one always stays. Raises OSError if the disk is full or not writable; no partial checkpoint is left.
     """
     make_folders(folder)
     final = folder / folder_name(step)
     remove_temporaries(folder)
-
-    def remove_existing() -> None:
-        if final.exists():  # a run that went back to an older checkpoint and came here again
-            _remove(final)
-
-    with atomic_path(final, remove_existing) as temporary:
+    # It exists where a run went back to an older checkpoint and came here again.
+    with atomic_path(final, lambda: _remove(final)) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(optimizer, temporary / "optimizer.safetensors")
@@ -117,16 +100,18 @@ def save(
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint atomically. Raises OSError where it stays."""
+    """Remove a checkpoint, if it is there, atomically. Raises OSError where it stays."""
+    if not path.exists():
+        return
     removed = path.with_name(f"{TEMPORARY}removed-{path.name}")
     path.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
 
 
 def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that verifies, and a line for each newer one that does not.
+    """Find the newest checkpoint that verifies, and a problem for each newer one that does not.
 
-    None where there is no finished checkpoint at all. Raises CheckpointError where there are some and none verifies.
+    Without a finished checkpoint there is None. Raises CheckpointError where there are some and none verifies.
     """
     problems: list[str] = []
     for path in reversed(list_finished(folder)):
@@ -145,7 +130,7 @@ def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def list_finished(folder: Path) -> list[Path]:
-    """The checkpoints that were written to their end, oldest first, without verifying them."""
+    """List the checkpoints that were written to their end, oldest first, without verifying them."""
     return [path for _, path in _entries(folder) if (path / MANIFEST).exists()]
 
 
@@ -153,18 +138,11 @@ def load(path: Path) -> Checkpoint:
     """Read one checkpoint, checking every file against the manifest. Raises CheckpointError, saying which differs."""
     try:
         manifest = read_json(path / MANIFEST)
-        if manifest.get("format") != _FORMAT:
-            raise CheckpointError(f"{path} has format {manifest.get('format')}; this version reads {_FORMAT}")
-        files: dict[str, dict[str, Any]] = manifest["files"]
-        missing = {"model.safetensors", "optimizer.safetensors", "state.json"} - set(files)
-        if missing:
-            raise CheckpointError(f"{path / MANIFEST} does not list {', '.join(sorted(missing))}")
-        for name, expected in files.items():
-            size = (path / name).stat().st_size
-            if size != expected["bytes"]:
-                raise CheckpointError(f"{path / name} has {size} bytes where the manifest says {expected['bytes']}")
-            if file_sha256(path / name) != expected["sha256"]:
-                raise CheckpointError(f"{path / name} has changed since it was written (SHA-256 differs)")
+        if manifest["format"] != _FORMAT:
+            raise CheckpointError(f"{path} has format {manifest['format']}; this version reads {_FORMAT}")
+        for name in {*_FILES, *manifest["files"]}:
+            if _describe(path / name) != manifest["files"][name]:
+                raise CheckpointError(f"{path / name} has changed since it was written (its size or SHA-256 differs)")
         state = read_json(path / "state.json")
     except FileNotFoundError as error:
         raise CheckpointError(f"{error.filename} is missing") from None
@@ -186,15 +164,15 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _write_manifest(folder: Path) -> None:
-    """Write the last file, which describes all others."""
     paths = sorted(folder.iterdir())
     with ThreadPoolExecutor() as pool:  # files are hashed while they are written to the disk
         flushes = [pool.submit(flush, path) for path in paths]
-        hashes = list(pool.map(file_sha256, paths))
+        files = {path.name: entry for path, entry in zip(paths, pool.map(_describe, paths), strict=True)}
     for done in flushes:
         done.result()
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": value} for path, value in zip(paths, hashes, strict=True)
-    }
     manifest = {"format": _FORMAT, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}

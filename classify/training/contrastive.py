@@ -21,11 +21,11 @@ from torch.nn.functional import normalize
 from classify.config.recipe import CONTRASTIVE_LENGTH, CONTRASTIVE_ROWS
 from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
-from classify.distributed.memory import attempt, release_cache
+from classify.distributed.memory import attempt
 from classify.errors import ClassifyError, RankError
 from classify.tasks.base import Task
-from classify.training.optimizer import learning_rate_factor, set_learning_rate
-from classify.training.strategies.base import Strategy, trained_params
+from classify.training.optimizer import learning_rate_factor, set_learning_rate, trained_params
+from classify.training.strategies.base import Strategy
 from classify.training.trainer import seed_draws
 
 # Rows of a class up to which its rows, not the class, weigh as much as others.
@@ -110,13 +110,15 @@ def contrastive_warmup(
             left = int((seconds - spent) / each) if each else planned if spent < seconds else 0
             steps = world.broadcast(min(planned, step + max(0, left)))
         after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
-    if not math.isfinite(float(trainer.loss)):  # once it is not, it stays so
-        raise ClassifyError(
-            f"the contrastive loss is {float(trainer.loss)}; training has diverged. Lower --learning-rate, "
-            "or use --contrastive-steps 0."
-        )
+    loss = float(trainer.loss)
+    if not math.isfinite(loss):  # once it is not, it stays so
+        raise ClassifyError(explain_divergence(f"the contrastive loss is {loss}"))
     strategy.reset_optimizer()
-    return ContrastiveResult(step, total_rows, time.perf_counter() - begin, float(trainer.loss))
+    return ContrastiveResult(step, total_rows, time.perf_counter() - begin, loss)
+
+
+def explain_divergence(sign: str) -> str:
+    return f"{sign}; training has diverged. Lower --learning-rate, or use --contrastive-steps 0."
 
 
 class ContrastiveTrainer:
@@ -153,7 +155,10 @@ class ContrastiveTrainer:
             if not self._on_all_ranks(lambda: self._backward(loss)):
                 return False
         self.loss = loss.detach()
-        moved, reason = attempt(lambda: self._update(rate), world.device)
+        try:
+            moved, reason = attempt(lambda: self._update(rate), world.device)
+        except FloatingPointError as error:
+            raise ClassifyError(explain_divergence(f"{error} in a contrastive step")) from None
         if moved is None:
             raise RankError(
                 f"rank {world.rank} is out of memory in the optimizer step of a contrastive step ({reason}); fewer "
@@ -179,10 +184,9 @@ class ContrastiveTrainer:
         return True
 
     def _update(self, rate: float) -> bool:
-        """Exchange gradients and update the weights."""
         strategy = self.strategy
         if not strategy.averages_each_pass:
-            head = set(map(id, strategy.output_layer().values()))  # no loss of features reaches it
+            head = set(map(id, strategy.weights.output_layer().values()))  # no loss of features reaches it
             params = [weight for weight in trained_params(strategy.optimizer) if id(weight) not in head]
             self.world.all_reduce_gradients(params)
         set_learning_rate(strategy.optimizer, rate)
@@ -190,14 +194,13 @@ class ContrastiveTrainer:
         return True
 
     def _on_all_ranks(self, compute: Callable[[], T]) -> T | None:
-        """The result of a computation; None where memory ran out on any rank. A collective.
+        """Compute; return None where memory ran out on any rank. A collective.
 
         Where the computation itself waits for other ranks an error ends the run.
         """
         result, _ = attempt(compute, self.world.device, reraise=self.strategy.forward_is_collective)
         if self.world.all_reduce_any(result is None):
-            self.strategy.clear_gradients()
-            release_cache(self.world.device)  # on all ranks: two may share a device
+            self.strategy.release_memory()  # on all ranks: two may share a device
             return None
         return result
 

@@ -125,8 +125,8 @@ def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *
         return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
     # One rank's values, so that all ranks' weights are the same bits.
     scale, shift = (np.array(context.world.broadcast(values.tolist()), dtype=np.float32) for values in fitted)
-    head, factors = sharding.gather_full(context.strategy.output_layer(), keep=True), torch.from_numpy(scale)
-    context.strategy.set_output_layer(
+    head, factors = sharding.gather_full(context.strategy.weights.output_layer(), keep=True), torch.from_numpy(scale)
+    context.strategy.weights.set_output_layer(
         head["weight"] * factors[:, None], head["bias"] * factors + torch.from_numpy(shift)
     )
     return Rescaling(scale, shift)
@@ -157,7 +157,7 @@ def _describe_calibration(
 @torch.no_grad()
 def _round(strategy: Strategy, dtype: torch.dtype) -> None:
     """Round the weights and buffers that are on a device to `dtype`; they stay in fp32."""
-    strategy.named_weights()  # shards them again
+    strategy.weights.named()  # shards them again
     model = strategy.classifier.model
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point() and not tensor.is_meta:

@@ -35,7 +35,7 @@ Logits = npt.NDArray[np.float32]
 
 
 def cross_validate(context: TrainingContext) -> Logits:
-    """The out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
+    """Compute the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
 
     Finished folds are kept in the output folder, where a resumed run finds them. The model's weights are restored at
     the end. A collective.
@@ -43,34 +43,39 @@ def cross_validate(context: TrainingContext) -> Logits:
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None
     if _is_small_probe(context):
-        return _cross_validate_probe(context)
+        return _cross_validate_probe(context, folds)
     logits = np.zeros((len(split), context.classifier.output_layer.out_features), dtype=np.float32)
     initial: dict[str, torch.Tensor] = {}
     for number in range(count):
         held_out = folds == number
         scored = Split(split.table, split.rows[held_out], split.targets[held_out])
         begin = time.perf_counter()
-        fold_logits = _load(context, number)
-        resumed = fold_logits is not None
+        fold_logits, took = _load(context, number), "taken from the resumed run"
         if fold_logits is None:
             if not initial:
                 context.strategy.setup()
-                weights, _ = context.strategy.state_dict(keep=True)
+                weights, *_ = context.strategy.state_dict(keep=True)
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
-            trainer = make_trainer(
-                context.strategy, context.inputs.task, context.data.of(split).take(~held_out), context.inputs.parts
-            )
+            rows = context.data.of(split).take(~held_out)
+            trainer = make_trainer(context.strategy, context.inputs.task, rows, context.inputs.parts)
             trainer.strategy.setup(initial)
             train_fold(context, trainer, f"fold {number + 1} of {count}")
             fold_logits = context.compute_logits(scored)
             context.timeline.end("evaluation")
             _save(context, number, fold_logits)
+            took = f"{time.perf_counter() - begin:.1f} s"
         logits[held_out] = fold_logits
-        took = "taken from the resumed run" if resumed else f"{time.perf_counter() - begin:.1f} s"
         _log_score(context, number, fold_logits, scored.targets, took)
     if initial:
         context.strategy.setup(initial)
     return logits
+
+
+def train_fold(context: TrainingContext, trainer: Trainer, name: str) -> None:
+    """Train one fold to its end. Raises Interrupted where any rank received a signal."""
+    stages.start_head(context, trainer)
+    stages.fit_memory(context, trainer)
+    stages.fit(context, trainer, [], f"in {name}; the folds before it are saved")
 
 
 def _is_small_probe(context: TrainingContext) -> bool:
@@ -80,10 +85,9 @@ def _is_small_probe(context: TrainingContext) -> bool:
     return is_probe and not context.config.training.trains_encoder and len(context.splits.train) <= limit
 
 
-def _cross_validate_probe(context: TrainingContext) -> Logits:
-    """The out-of-fold logits of a run that trains the output layer alone. A collective."""
-    split, folds, begin = context.splits.train, context.splits.folds, time.perf_counter()
-    assert folds is not None
+def _cross_validate_probe(context: TrainingContext, folds: npt.NDArray[np.int64]) -> Logits:
+    """Compute the out-of-fold logits of a run that trains the output layer alone. A collective."""
+    split, begin = context.splits.train, time.perf_counter()
     context.strategy.setup()
     data = context.with_label_texts(context.data.of(split))
     logits = linear_probe.probe_folds(context.strategy, data, context.inputs.task, folds)
@@ -119,31 +123,22 @@ def report_saved_folds(context: TrainingContext) -> Iterator[None]:
         ) from None
 
 
-def train_fold(context: TrainingContext, trainer: Trainer, name: str) -> None:
-    """Train one fold to its end. Raises Interrupted where any rank received a signal."""
-    stages.start_head(context, trainer)
-    stages.fit_memory(context, trainer)
-    stages.fit(context, trainer, [], f"in {name}; the folds before it are saved")
-
-
-def _path(context: TrainingContext, number: int) -> Path:
-    return context.output.checkpoints / f"fold-{number + 1}.safetensors"
-
-
-def _identity(context: TrainingContext) -> str:
+def _stored(context: TrainingContext, number: int) -> tuple[Path, dict[str, str]]:
+    """The file of a fold's logits, and its metadata: a digest of all settings that they depend on."""
     settings = context.settings
     learning = {name: settings[name] for name in fields_that_affect("start", "later steps")}
     values = json.dumps({**context.identity, **learning}, sort_keys=True, default=str)
-    return hashlib.sha256(values.encode()).hexdigest()
+    file = context.output.checkpoints / f"fold-{number + 1}.safetensors"
+    return file, {"identity": hashlib.sha256(values.encode()).hexdigest()}
 
 
 def _load(context: TrainingContext, number: int) -> Logits | None:
-    """The logits of a fold that was finished under the same settings, else None. A collective."""
+    """Load the logits of a fold that was finished under the same settings, if there is one. A collective."""
     world, stored = context.world, {}
     if world.is_main and context.output.resumes:
-        path, unreadable = _path(context, number), (OSError, safetensors.SafetensorError)
-        with contextlib.suppress(*unreadable), safetensors.safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("identity") == _identity(context):
+        path, metadata = _stored(context, number)
+        with contextlib.suppress(OSError, safetensors.SafetensorError), safetensors.safe_open(path, "pt") as file:
+            if file.metadata() == metadata:
                 stored = {"logits": file.get_tensor("logits")}
     stored = world.broadcast_tensors(stored if world.is_main else None)
     return stored["logits"].cpu().numpy() if stored else None
@@ -153,6 +148,7 @@ def _save(context: TrainingContext, number: int, logits: Logits) -> None:
     output = context.output
     with output.world.sync_errors(), output.writing(f"the predictions of fold {number + 1}"):
         if output.is_writer:
+            path, metadata = _stored(context, number)
             make_folders(output.checkpoints)
-            with atomic_path(_path(context, number)) as temporary:
-                save_file({"logits": torch.from_numpy(logits)}, temporary, metadata={"identity": _identity(context)})
+            with atomic_path(path) as temporary:
+                save_file({"logits": torch.from_numpy(logits)}, temporary, metadata=metadata)

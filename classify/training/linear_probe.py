@@ -22,10 +22,14 @@ from classify.training.strategies.base import Strategy
 
 # Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
 # a forward pass; benchmarks/recipe.md has what was tried.
-FEWEST_ROWS, ROWS_PER_CLASS, MOST_ROWS = 1_000, 50, 20_000
+FEWEST_ROWS = 1_000
+ROWS_PER_CLASS = 50
+MOST_ROWS = 20_000
 # Deviation of features relative to their size below which dropout may drown them: 0.004 of a random encoder, 0.38 to
-# 0.92 of pretrained ones. Rows that are tried with dropout then.
-_NEARLY_CONSTANT, _TRIED = 0.05, 64
+# 0.92 of pretrained ones.
+_NEARLY_CONSTANT = 0.05
+# Rows that are tried with dropout where features are nearly constant.
+_TRIED = 64
 
 
 def init_head_from_probe(
@@ -34,9 +38,8 @@ def init_head_from_probe(
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
-    trained on these rows. Returns the
-    number of rows it learned from, and the seconds; None where the head stays as it was, since in training, with
-    dropout, it would start worse than chance.
+    trained on these rows. Returns the number of rows it learned from, and the seconds. With None the head stays as it
+    was: in training, with dropout, it would start worse than chance.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -51,7 +54,7 @@ def init_head_from_probe(
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[selected], world, features=True)
     fitted = None
-    head = sharding.gather_full(strategy.output_layer(), keep=True)
+    head = sharding.gather_full(strategy.weights.output_layer(), keep=True)
     before = {name: tensor.clone() for name, tensor in head.items()}
     if world.is_main:
         targets, class_weights = data.targets[selected], task.head.class_weights(strategy.config, data.targets)
@@ -59,9 +62,11 @@ def init_head_from_probe(
         weight, bias = task.head.fit(features, targets, penalty, class_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
-    strategy.set_output_layer(fitted["weight"], fitted["bias"])
-    if not is_final and _are_nearly_constant(features) and _loses_to_chance(strategy, data, task, selected):
-        strategy.set_output_layer(before["weight"], before["bias"])
+    strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
+    # Features (rows, width) of a random encoder hardly differ between rows.
+    is_constant = features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean()
+    if not is_final and is_constant and _loses_to_chance(strategy, data, task, selected):
+        strategy.weights.set_output_layer(before["weight"], before["bias"])
         return None
     return len(selected), time.perf_counter() - begin
 
@@ -69,12 +74,11 @@ def init_head_from_probe(
 def probe_folds(
     strategy: Strategy, data: TokenizedSplit, task: Task, folds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """The outputs (rows, outputs) for the rows of each fold of a probe on the other folds. A collective.
+    """Compute the logits (rows, outputs) of each fold by a probe on the other folds. A collective.
 
-    No step trains the encoder, so its features are computed once. All probes have the penalty that is chosen on all
-    rows, as the final one has: with penalties of their own, outputs would differ in scale, and no temperature or
-    threshold found on them would fit the final model. All learn from the rows of `data` behind those of `folds`
-    (rows,), too.
+    No step trains the encoder, so its features are computed once. All probes share the penalty that is chosen on all
+    rows, as the final one has; otherwise their logits differ in scale and the fitted temperature would not transfer.
+    `data` may have more rows than `folds`: all probes learn from them, too.
     """
     classifier, world = strategy.classifier, strategy.world
     features = compute_logits(classifier, data.tokens, data.rows, world, features=True)
@@ -91,13 +95,8 @@ def probe_folds(
     return shared["outputs"].cpu().numpy()
 
 
-def _are_nearly_constant(features: npt.NDArray[np.float32]) -> bool:
-    """Whether features (rows, width) hardly differ between rows, as those of a random encoder."""
-    return bool(features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean())
-
-
 def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
-    """Whether the training loss, with dropout, is above that of ignoring the texts. A collective."""
+    """Whether ignoring the texts gives a lower training loss than the head does with dropout. A collective."""
     places, loss = selected[:_TRIED], task.head.loss(strategy.config, data.targets)
     logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
     targets = data.targets[places]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from classify.files import atomic_write
 from classify.findings import decisions
 from classify.training.contrastive import ContrastiveStep
 from classify.training.output import Output
+from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
 from classify.training.tracking import Sink, start_tracker
-from classify.training.trainer import Callback, StepEnd, Trainer
+from classify.training.trainer import Callback, Trainer
 
 
 class Log(Callback):
@@ -48,14 +48,13 @@ class Log(Callback):
                 raise
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        if step.metrics is None:
+        if step.loss is None:
             return
-        norm = step.metrics.grad_norm
         values = {
-            "loss": step.metrics.loss,
+            "loss": step.loss,
             "learning_rate": step.learning_rate,
-            "grad_norm": norm if math.isfinite(norm) else None,
-            "rows_per_second": step.metrics.rows_per_second,
+            "grad_norm": step.grad_norm,
+            "rows_per_second": step.rows_per_second,
         }
         self._write("train", trainer.progress.step, values, trainer.epoch)
 
@@ -121,9 +120,8 @@ class ProgressCallback(Callback):
         if trainer.num_micro_batches != self.num_micro_batches:
             self.num_micro_batches = trainer.num_micro_batches
             log_micro_batches(self.output, trainer.progress.step, self.num_micro_batches)
-        if step.metrics is not None and not self.bar.disable:
-            loss, rate = step.metrics.loss, step.metrics.rows_per_second
-            parts = [f"epoch {trainer.epoch:.2f}", f"loss {loss:.4f}", f"{rate:.0f} rows/s"]
+        if step.loss is not None and not self.bar.disable:
+            parts = [f"epoch {trainer.epoch:.2f}", f"loss {step.loss:.4f}", f"{step.rows_per_second:.0f} rows/s"]
             best = trainer.progress.best
             if best is not None and self.metric in best:
                 parts.append(f"best {display_name(self.metric)} {best[self.metric]:.3f}")

@@ -31,7 +31,7 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
     label, splits = context.config.data.out_of_scope_label, context.splits
     if label is None:
         return None
-    head = sharding.gather_full(context.strategy.output_layer(), keep=True)
+    head = sharding.gather_full(context.strategy.weights.output_layer(), keep=True)
     weight, bias = (head[name].float().cpu().numpy() for name in ("weight", "bias"))
 
     def compute(split: Split) -> Held:

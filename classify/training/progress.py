@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from classify.config.schema import TrainingConfig
-from classify.data.sampler import BatchSampler
+from classify.data.sampler import BatchSampler, Step
 from classify.evaluation.metrics import ERRORS
 
 # Standard errors by which an earlier score must lead for its weights to be kept; chance alone does that once in 40.
@@ -15,7 +15,7 @@ _STANDARD_ERRORS = 2.0
 
 @dataclass
 class Progress:
-    """Progress of training, all of which goes into a checkpoint."""
+    """Progress of training, all of which goes into a checkpoint. Others read it; its methods alone change it."""
 
     step: int = 0
     # Rows consumed since the start.
@@ -35,33 +35,73 @@ class Progress:
     collapsed_epoch: float | None = None
     last_collapsed: bool = False
     best_collapsed: bool = False
-    # Scores of the best step and of the last one that was scored, and its number; step 0 is the start.
+    # Scores of the best step and of the last one that was scored, with their numbers; step 0 is the start.
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None
-    last_eval_step: int | None = None
     # Since the best score, or since the first epoch's.
     epochs_without_improvement: int = 0
     # Mean training loss of the first epoch.
     first_loss: float | None = None
+    # How training began, for metrics.json: the results of contrastive steps and of the probe.
+    contrastive: dict[str, float] | None = None
+    probe: dict[str, float] | None = None
 
     @property
     def mean_loss(self) -> float:
         return self.epoch_loss / (self.epoch_weight or 1.0)
 
-    def set_end(self, end: int, config: TrainingConfig) -> None:
-        """Remember where a time limit or a callback ends training."""
-        self.end, self.time_plan = end, _time_plan(config)
+    @property
+    def is_scored(self) -> bool:
+        """Whether the current step has been scored."""
+        return self.last_eval is not None and self.last_eval["step"] == self.step
 
-    def is_planned_for(self, config: TrainingConfig) -> bool:
-        """Whether `end` was decided for these limits."""
-        return self.end is not None and self.time_plan == _time_plan(config)
+    def add_contrastive(self, results: dict[str, float]) -> None:
+        self.contrastive = results
+
+    def add_probe(self, results: dict[str, float]) -> None:
+        self.probe = results
+
+    def add_step(self, step: Step, tokens: int, *, begins_epoch: bool) -> None:
+        """Count a step that was taken. Its loss and seconds follow."""
+        self.step += 1
+        self.position = step.end
+        self.tokens += tokens
+        if begins_epoch:
+            self.epoch_loss, self.epoch_weight = 0.0, 0.0
+
+    def add_loss(self, total: float, weight: float, *, epoch_ended: bool) -> None:
+        """Add the summed loss of some steps, and the weight of their rows, to the epoch's."""
+        self.epoch_loss += total
+        self.epoch_weight += weight
+        if epoch_ended and self.first_loss is None:
+            self.first_loss = self.mean_loss
+
+    def add_seconds(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def raise_micro_batches(self, count: int) -> None:
+        """Remember that memory requires this many micro-batches per device and step from here on."""
+        self.min_micro_batches = count
+
+    def set_end(self, end: int, config: TrainingConfig) -> None:
+        """Remember where a time limit or a callback ends training, unless a resumed run has other limits."""
+        self.end, self.time_plan = end, _limits(config)
+
+    def end_of_training(self, config: TrainingConfig, batches: BatchSampler) -> int:
+        """The rows consumed at the end of training, as far as that is known now."""
+        if self.is_out_of_patience(config.patience):
+            return self.position
+        if self.end is not None and self.time_plan == _limits(config):
+            return self.end
+        return batches.compute_end(config.epochs, config.max_steps)
 
     def add_score(self, scores: dict[str, float], epoch: float, metric: str, *, collapsed: bool = False) -> bool:
-        """Remember the scores of the current step on the validation split; return whether they are the best so far."""
+        """Remember the scores of the current step on the validation split; return whether they are the best so far.
+
+        A model that collapsed is never better than one that has not, whose score may be as low.
+        """
         begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
-        self.last_eval_step = self.step
         self.last_eval = {"step": self.step, "epoch": epoch, **scores}
-        # A model that collapsed is never better than one that has not, whose score may be as low.
         better = self.best is None or (not collapsed, _rank(self.last_eval, metric)) > (
             not self.best_collapsed,
             _rank(self.best, metric),
@@ -76,21 +116,20 @@ class Progress:
 
     def add_unscored(self, epoch: float) -> None:
         """Remember the current step as the one to keep, where there is no validation split."""
-        self.last_eval_step = self.step
         self.best = self.last_eval = {"step": self.step, "epoch": epoch}
 
     def clear_best(self) -> None:
         """Forget the best step, whose weights are lost; this one, if it was scored, is the best then."""
-        was_scored = self.last_eval_step == self.step
-        self.best, self.best_collapsed = self.last_eval if was_scored else None, was_scored and self.last_collapsed
-        self.last_eval_step, self.epochs_without_improvement = self.step if was_scored else None, 0
+        self.best = self.last_eval if self.is_scored else None
+        self.best_collapsed = self.is_scored and self.last_collapsed
+        self.epochs_without_improvement = 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
         """Whether the last `patience` scores were no better than the best one."""
         return patience is not None and self.epochs_without_improvement >= patience
 
     def choose_kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:
-        """The scored step whose weights a run keeps, by `--keep`.
+        """Choose the scored step whose weights a run keeps, by `--keep`.
 
         `share` is the metric, if any, that is a share of the validation split's `rows`.
 
@@ -102,9 +141,7 @@ class Progress:
         assert self.last_eval is not None
         if rule == "last" or self.best["step"] == self.last_eval["step"]:
             return self.last_eval
-        if self.last_collapsed:
-            return self.best
-        if rule == "best" or metric in ERRORS or share is None:
+        if self.last_collapsed or rule == "best" or metric in ERRORS or share is None:
             return self.best
         accuracy = self.last_eval[share]
         margin = _STANDARD_ERRORS * math.sqrt(accuracy * (1 - accuracy) / rows)
@@ -112,17 +149,7 @@ class Progress:
         return self.best if ahead > margin else self.last_eval
 
 
-def compute_end_of_training(config: TrainingConfig, batches: BatchSampler, progress: Progress) -> int:
-    """The rows consumed at the end of training, as far as that is known now."""
-    if progress.is_out_of_patience(config.patience):
-        return progress.position
-    if progress.is_planned_for(config):
-        assert progress.end is not None
-        return progress.end
-    return batches.compute_end(config.epochs, config.max_steps)
-
-
-def _time_plan(config: TrainingConfig) -> list[float | None]:
+def _limits(config: TrainingConfig) -> list[float | None]:
     return [config.max_minutes, config.epochs, config.max_steps]
 
 

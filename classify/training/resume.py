@@ -6,7 +6,7 @@ Ranks may be on machines that do not share the main process's disk, so it finds 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +16,46 @@ from classify.data.sampler import BatchSampler
 from classify.errors import CheckpointError, InputError
 from classify.files import read_json
 from classify.training import checkpoint
-from classify.training.checkpoint import Checkpoint, CheckpointState
+from classify.training.checkpoint import Checkpoint
 from classify.training.output import Output
-from classify.training.progress import Progress, compute_end_of_training
+from classify.training.progress import Progress
 from classify.training.strategies.base import Strategy
 
 
 def find(output: Output) -> Checkpoint | None:
-    """The checkpoint to continue from, the same on every rank; None: start afresh. A collective.
+    """Find the checkpoint to continue from, the same on every rank; None: start afresh. A collective.
 
     Raises CheckpointError where there are some, but none is valid.
     """
-    return _find_on_main(output, lambda: _newest(output))
-
-
-def _find_on_main(output: Output, find_here: Callable[[], Checkpoint | None]) -> Checkpoint | None:
     answer: dict[str, Any] | None = None
     if output.world.is_main:
         try:
-            saved = find_here()
+            saved = _find_on_main(output)
             answer = None if saved is None else {"path": str(saved.path), "state": saved.state}
         except CheckpointError as error:
             answer = {"fault": str(error)}
     answer = output.world.broadcast(answer)
-    if answer is None:
-        return None
-    if "fault" in answer:
+    if answer is not None and "fault" in answer:
         raise CheckpointError(answer["fault"])
-    return Checkpoint(Path(answer["path"]), answer["state"])
+    return None if answer is None else Checkpoint(Path(answer["path"]), answer["state"])
 
 
-def _newest(output: Output) -> Checkpoint | None:
-    """The checkpoint that --resume names, or the newest that verifies."""
+def _find_on_main(output: Output) -> Checkpoint | None:
+    """Load the checkpoint that --resume names, or the newest that verifies."""
     named = output.plan.checkpoint
-    saved: Checkpoint | None
-    if named is not None:
+    if named is None:
+        saved, problems = checkpoint.find_newest(output.checkpoints)
+        for problem in problems:
+            output.log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
+        if saved is None:
+            return None
+    else:
         try:
             saved = checkpoint.load(named)
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}. --resume {output.folder} takes the newest valid checkpoint instead."
             ) from None
-    else:
-        saved, problems = checkpoint.find_newest(output.checkpoints)
-        for problem in problems:
-            output.log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
-    if saved is None:
-        return None
     progress = _read_progress(saved)
     if progress.best is not None and int(progress.best["step"]) != saved.step:
         try:
@@ -77,18 +70,16 @@ def _newest(output: Output) -> Checkpoint | None:
 
 
 def _read_progress(saved: Checkpoint) -> Progress:
-    """The progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
+    """Read the progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
     try:
-        progress = saved.progress
-        missing = CheckpointState.__required_keys__ - set(saved.state)
-        if missing:
+        if missing := checkpoint.STATE - set(saved.state):
             raise KeyError(min(missing))
+        return saved.progress
     except (TypeError, KeyError) as error:
         raise CheckpointError(
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
             "Resume with that version (run.json names it), or start over with --overwrite-output-dir."
         ) from None
-    return progress
 
 
 # Values that would not help in a message, as words.
@@ -102,31 +93,26 @@ _DIFFER = {
 def require_same_run(
     saved: Checkpoint, identity: dict[str, Any], settings: dict[str, Any], model_folder: str, output: Output
 ) -> None:
-    """Raise InputError where a checkpoint is of a run that was started with other settings."""
+    """Raise InputError where the run of a checkpoint was started with other settings."""
     before = saved.state["identity"]
-    now = dict(identity)
-    if saved.state["model_folder"] == model_folder:
-        now.pop("model")  # may be named otherwise from another working directory
     is_start_all = not settings["num_train_epochs"] and settings["max_steps"] < 0
-    if not is_start_all:
-        now.pop("label_texts")  # only a run without epochs has any; it may be extended by some
+    # Its name may be another from another working directory.
+    not_compared = {"model"} if saved.state["model_folder"] == model_folder else set()
+    # Only a run without epochs has label texts; it may be extended by some.
+    not_compared |= set() if is_start_all else {"label_texts"}
+    now = {name: value for name, value in identity.items() if name not in not_compared}
     changed = [
-        _DIFFER.get(key)
-        or f"{shown_name(FIELDS[key][1]) if key in FIELDS else key} was {before.get(key)!r} and is {now[key]!r}"
-        for key in now
-        if before.get(key) != now[key]
+        _DIFFER.get(name)
+        or f"{shown_name(FIELDS[name][1]) if name in FIELDS else name} was {before.get(name)!r} and is {value!r}"
+        for name, value in now.items()
+        if before.get(name) != value
     ]
-    if (
-        "batch_size" in now
-        and before.get("batch_size") != now["batch_size"]
-        and settings["per_device_train_batch_size"]
-    ):
+    if before.get("batch_size") != now.get("batch_size") and settings["per_device_train_batch_size"]:
         changed.append("--per-device-train-batch-size counts for each device, --batch-size for all")
     # Without epochs the start is all there is, so what contrastive steps learn from cannot change later.
     initial = fields_that_affect("start", *(("steps", "start without epochs") if is_start_all else ()))
-    named = {*fields_that_affect("identity"), *fields_that_affect("computation")}
-    initial = [name for name in initial if name not in named]
-    changed += _list_changes(saved.state["settings"], settings, initial)
+    compared = {*fields_that_affect("identity"), *fields_that_affect("computation")}
+    changed += _list_changes(saved.state["settings"], settings, [name for name in initial if name not in compared])
     if changed:
         raise InputError(
             f"--resume {output.folder}: the run was started with other settings: {'; '.join(changed)}. Give the same, "
@@ -135,30 +121,27 @@ def require_same_run(
 
 
 def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, batches: BatchSampler) -> bool:
-    """Whether nothing is left to do in this folder; print that, or where it begins. A collective."""
+    """Find whether nothing is left to do in this folder; print that, or where training begins. A collective."""
     status = None
     if output.world.is_main:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             status = read_json(output.folder / "run.json")["status"]
     finished = output.world.broadcast(status) == "finished"
     if saved is None:
-        if finished:
-            output.log(
-                f"{output.folder}: this run is finished, and without its checkpoints it cannot be extended; "
-                "nothing to do."
-            )
-            return True
         has_folds = any(output.checkpoints.glob("fold-*"))
         kept = "; folds that were finished with these settings are kept" if has_folds else ""
-        output.log(f"{output.folder}: no checkpoint to resume from; starting from the beginning{kept}.")
-        return False
-    if finished and saved.progress.position >= compute_end_of_training(config.training, batches, saved.progress):
-        out_of_patience = saved.progress.is_out_of_patience(config.training.patience)
-        more = "A longer --patience" if out_of_patience else "More --epochs"
-        output.log(f"{output.folder}: this run is finished; nothing to do. {more} would extend it.")
-        return True
-    output.log(f"{output.folder}: resuming from {saved.path.name}")
-    return False
+        text = (
+            "this run is finished, and without its checkpoints it cannot be extended; nothing to do."
+            if finished
+            else f"no checkpoint to resume from; starting from the beginning{kept}."
+        )
+    elif finished and saved.progress.position >= saved.progress.end_of_training(config.training, batches):
+        more = "A longer --patience" if saved.progress.is_out_of_patience(config.training.patience) else "More --epochs"
+        text = f"this run is finished; nothing to do. {more} would extend it."
+    else:
+        finished, text = False, f"resuming from {saved.path.name}"
+    output.log(f"{output.folder}: {text}")
+    return finished
 
 
 def log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
@@ -187,5 +170,5 @@ def load_step_weights(output: Output, strategy: Strategy, step: int) -> bool:
             output.log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
     tensors = world.broadcast_tensors(tensors if world.is_main else None)
     if tensors:
-        strategy.load_weights(tensors)
+        strategy.weights.load(tensors)
     return bool(tensors)

@@ -143,7 +143,7 @@ def _run(context: TrainingContext) -> Path:
             save_requested=checkpointer.is_due,
         )
         # Stopped within an epoch, and nothing was left to train.
-        if trainer.progress.last_eval_step != trainer.progress.step:
+        if not trainer.progress.is_scored:
             evaluate.score_epoch(trainer)
             checkpointer.save(trainer)
         if (collapsed := trainer.progress.collapsed_epoch) is not None:
@@ -158,7 +158,7 @@ def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evalu
     output, planned = context.output, context.config.training.contrastive_steps or 0
     contrastive, probe = stages.start_head(context, trainer, train_log)
     if contrastive is not None:
-        trainer.contrastive_metrics = dataclasses.asdict(contrastive)
+        trainer.progress.add_contrastive(dataclasses.asdict(contrastive))
         cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
         output.log(
             f"contrastive: {contrastive.steps} steps{cut}, loss {contrastive.loss:.4f}, "
@@ -180,7 +180,7 @@ def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evalu
         return
     rows, seconds = probe
     metrics = {} if score is None else score.metrics
-    trainer.probe_metrics = {**metrics, "seconds": seconds}
+    trainer.progress.add_probe({**metrics, "seconds": seconds})
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     names = max(0, rows - len(trainer.data.rows))  # of labels, as texts
     counted = f"{rows - names:,} rows" + (f" and {names} label names" if names else "")

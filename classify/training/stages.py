@@ -16,8 +16,9 @@ from classify.launch.signals import stop_signals
 from classify.training import linear_probe
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.log import Log, ProgressCallback, log_micro_batches
+from classify.training.optimizer import trained_params
+from classify.training.schedule import Requests
 from classify.training.setup import TrainingContext
-from classify.training.strategies.base import trained_params
 from classify.training.trainer import Callback, Trainer
 
 # Share of the time that --max-minutes leaves for contrastive steps; epochs follow.
@@ -128,10 +129,7 @@ def fit(
     with stop_signals() as received, bar_of_steps as bar:
         trainer.fit(
             [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
-            stop_requested=lambda: bool(received),
-            save_requested=save_requested,
-            end_requested=end_requested,
-            time_share=time_share,
+            Requests(lambda: bool(received), end_requested, save_requested, time_share),
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):

@@ -20,9 +20,9 @@ from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.launch.launch import Launch
 from classify.launch.plan import DevicePlan, Hardware, plan_devices
+from classify.training.schedule import StepEnd
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import make_strategy
-from classify.training.trainer import StepEnd
 from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer
 from tests.support.worlds import start_world
@@ -60,10 +60,7 @@ def test_the_same_weights_as_one_device(two_devices: World, model_folder: Path, 
     )
     assert float((a - b).norm() / b.norm()) <= 1e-5
     np.testing.assert_allclose(
-        [e.metrics.loss for e in events if e.metrics],
-        [e.metrics.loss for e in alone if e.metrics],
-        rtol=2e-5,
-        atol=2e-6,
+        [e.loss for e in events if e.loss], [e.loss for e in alone if e.loss], rtol=2e-5, atol=2e-6
     )
     sizes: Any = strategy.module.sizes
     rows = BatchSampler(ROWS, BATCH, SEED)

@@ -103,7 +103,7 @@ def train_every_case(model_folder: Path, results: Path, strategy: Any = "auto") 
             np.savez(
                 results / f"{world.world_size}-{micro}-{kind}{way}.npz",
                 logits=logits,
-                losses=np.array([event.metrics.loss for event in events if event.metrics is not None]),
+                losses=np.array([event.loss for event in events if event.loss is not None]),
                 **weights,
             )
     if world.world_size == 2 and strategy == "auto":

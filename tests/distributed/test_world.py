@@ -184,7 +184,7 @@ def test_processes_of_a_machine_share_its_caches(
     world = start_world(TrainingConfig(use_cpu=True))
     launch = replace(world.plan.launch, world_size=processes, local_world_size=processes)
     there = replace(world, plan=replace(world.plan, launch=launch, strategy=strategy))
-    model: Any = SimpleNamespace(max_tokens=alone)
+    model: Any = SimpleNamespace(max_tokens=alone, model=None)
     trainer = Trainer(find_strategy(there)(model, TrainingConfig(), there), Any, Any, Any)
     assert trainer.max_tokens == wanted
 

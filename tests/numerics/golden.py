@@ -60,7 +60,7 @@ def losses(folder: Path) -> list[float]:
     try:
         trainer = make_trainer(model, data, config, start_world(config), 16)
         events = trainer.steps()
-        return [event.metrics.loss for event in events if event.metrics is not None]
+        return [event.loss for event in events if event.loss is not None]
     finally:
         torch.set_num_threads(threads)
 

@@ -23,8 +23,9 @@ from classify.modeling.loading import load_pretrained
 from classify.tasks.base import Loss
 from classify.tasks.single_label import CrossEntropy
 from classify.training.log import Log
+from classify.training.schedule import StepEnd
 from classify.training.strategies.registry import make_strategy
-from classify.training.trainer import StepEnd, Trainer
+from classify.training.trainer import Trainer
 from tests.support import tiny
 
 # What the output folder of a run holds.

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from classify.cli import main
@@ -23,42 +24,59 @@ from classify.errors import CheckpointError, DiskError
 from classify.tasks.base import Task
 from classify.training import checkpoint, result_files
 from classify.training.log import Log
+from classify.training.optimizer import collect_state, load_state
 from classify.training.run import train
-from classify.training.strategies import named_state
+from classify.training.weights import Weights
 from tests.support.processes import Process, finish, not_here, rank_environments, unlaunched
 from tests.support.runs import FILES, make_config, read_json
 
 
-def small() -> tuple[nn.Module, torch.optim.Optimizer]:
+class Small(nn.Module):
+    """A classifier's shape: a model inside a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(4, 3)
+
+
+def small(kind: Any = torch.optim.AdamW) -> tuple[Any, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 4)).sum().backward()
+    model: Any = Small()
+    optimizer = kind(model.parameters())
+    model.model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     return model, optimizer
 
 
-def save(folder: Path, step: int, keep: int = 1) -> Path:
-    model, optimizer = small()
-    parameters = dict(model.named_parameters())
-    weights = named_state.collect_weights(model, parameters, True)
-    moments = named_state.collect_optimizer_state(parameters, optimizer, True)
-    return checkpoint.save(folder, step, weights, moments, {"x": step}, keep=lambda steps: set(steps[-keep:]))
+def save(folder: Path, step: int, keep: int = 1, kind: Any = torch.optim.AdamW) -> Path:
+    model, optimizer = small(kind)
+    optimizer.param_groups[0].update(k=7, weight_decay=0.5)
+    weights = Weights(model)
+    moments, rest = collect_state(optimizer, weights.named(), True)
+    values = {"x": step, "optimizer": rest}
+    tensors = weights.state_dict(keep=True)
+    return checkpoint.save(folder, step, tensors, moments, values, keep=lambda steps: set(steps[-keep:]))
 
 
-def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path) -> None:
-    model, optimizer = small()
-    save(tmp_path, 1)
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, transformers.Adafactor])
+def test_a_checkpoint_restores_model_and_optimizer(tmp_path: Path, kind: Any) -> None:
+    """An optimizer may keep numbers beside its tensors, and values in its groups; settings are those of the new one."""
+    model, optimizer = small(kind)
+    save(tmp_path, 1, kind=kind)
     result, _ = checkpoint.find_newest(tmp_path)
     assert result is not None
-    fresh = nn.Linear(4, 3)
-    again = torch.optim.AdamW(fresh.parameters())
-    named_state.load_weights(fresh, result.model_tensors())
-    named_state.load_optimizer_state(dict(fresh.named_parameters()), again, result.optimizer_tensors())
-    assert torch.equal(fresh.weight, model.weight)
-    for mine, other in zip(again.state.values(), optimizer.state.values(), strict=True):
+    fresh: Any = Small()
+    again, weights = kind(list(fresh.parameters())[::-1]), Weights(fresh)
+    weights.load(result.model_tensors())
+    load_state(again, weights.named(), result.optimizer_tensors(), result.state["optimizer"])
+    assert torch.equal(fresh.model.weight, model.model.weight)
+    for mine, other in zip(again.state.values(), reversed(optimizer.state.values()), strict=True):
         assert mine.keys() == other.keys()
-        assert all(torch.equal(mine[key], other[key]) for key in mine)
+        for key, value in mine.items():
+            torch.testing.assert_close(value, other[key], rtol=0, atol=0)
+    (group,) = again.param_groups
+    assert group["k"] == 7
+    assert group["weight_decay"] == kind(fresh.parameters()).param_groups[0]["weight_decay"] != 0.5
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])

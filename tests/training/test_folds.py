@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -107,19 +108,6 @@ def test_the_final_model_is_trained_on_all_rows_from_the_same_start(
     assert (out / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
 
 
-def test_ctrl_c_after_the_folds_says_that_they_are_kept(
-    model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The final model's head starts after them."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "_initialize_head", interrupt)
-    with pytest.raises(Interrupted, match=rf"interrupted; {FOLDS} folds are saved; continue with --resume"):
-        run.train(folded(model_folder, small, tmp_path / "out"))
-
-
 def test_scores_are_of_all_rows(whole: Path) -> None:
     metrics, rows = read_json(whole / "metrics.json"), predictions(whole)
     assert metrics["test"]["method"] == f"{FOLDS}-fold cross-validation"
@@ -162,45 +150,38 @@ def test_a_resumed_run_trains_no_finished_fold_again(
     with pytest.raises(Interrupted, match=part):
         run.train(config)
     # Settings that change no logits of a fold do not make its training void.
-    config = config.replace(resume_from_checkpoint=True, gradient_accumulation_steps=2, keep="last")
-    out = run.train(config.replace(gradient_accumulation_steps=1))
+    out = run.train(config.replace(resume_from_checkpoint=True, keep="last"))
     assert trained == ["fold 1 of 3", "fold 2 of 3", "fold 2 of 3", "fold 3 of 3"]
     for name in ("model.safetensors", "predictions.csv", "split.parquet"):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("damage", ["other settings", "other class weights", "cut short"])
+@pytest.mark.parametrize(("damage", "again"), [("other settings", [1, 2, 3]), ("cut short", [2])])
 def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
-    whole: Path, model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    whole: Path,
+    model_folder: Path,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    again: list[int],
 ) -> None:
-    weights = tmp_path / "weights.json"
-    weights.write_text('{"app": 1, "card": 1, "money": 1}')
-    config = folded(model_folder, small, tmp_path / "out", class_weights=str(weights))
-    saved, save = 0, folds_module._save
-
-    def save_one(*arguments: Any) -> None:
-        nonlocal saved
-        saved += 1
-        if saved == 2:
-            raise Interrupted("stopped after the second fold", signal.SIGTERM)
-        save(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(folds_module, "_save", save_one)
-        with pytest.raises(Interrupted):
-            run.train(config)
-    file = tmp_path / "out" / "checkpoints" / "fold-1.safetensors"
+    """In the folder of a run that was killed after its folds."""
+    out = shutil.copytree(whole, tmp_path / "out")
+    (out / "run.json").unlink()
+    for step in (out / "checkpoints").glob("step-*"):
+        shutil.rmtree(step)
+    changes: dict[str, Any] = {"resume_from_checkpoint": True}
     if damage == "cut short":
+        file = out / "checkpoints" / "fold-2.safetensors"
         file.write_bytes(file.read_bytes()[:-8])
-    elif damage == "other class weights":
-        weights.write_text('{"app": 1, "card": 100, "money": 1}')
     else:
-        config = config.replace(weight_decay=0.5)
+        changes["weight_decay"] = 0.5
     trained: list[str] = []
     train_fold = folds_module.train_fold
     monkeypatch.setattr(folds_module, "train_fold", lambda *a: (trained.append(a[-1]), train_fold(*a)))
-    run.train(config.replace(resume_from_checkpoint=True))
-    assert trained == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
+    run.train(folded(model_folder, small, out, **changes))
+    assert trained == [f"fold {number} of 3" for number in again]
 
 
 def test_few_rows_are_cross_validated_by_themselves(
@@ -275,9 +256,8 @@ def test_what_folds_cannot_do_is_refused(
 
 def test_labels_in_several_columns_have_no_suspects(model_folder: Path, tmp_path: Path) -> None:
     """One label each, marked in its column: suspects.csv, and what it changes, is for one column of names."""
-    names = ["card", "money", "app"]
+    names, path = ["card", "money", "app"], tmp_path / "my.csv"
     rows = [",".join([text, *("x" * (name == label) for name in names)]) for text, label in tiny.table_rows(60)]
-    path = tmp_path / "my.csv"
     path.write_text("\n".join([",".join(["text", *names]), *rows]) + "\n", encoding="utf-8")
     out = run.train(folded(model_folder, path, tmp_path / "out", label_column=",".join(names)))
     assert read_json(out / "metrics.json")["task"] == "single_label"

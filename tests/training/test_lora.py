@@ -80,9 +80,8 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 def test_another_rank_is_not_resumed(model_folder: Path, table: Path, finished: Path) -> None:
     config = lora_config(model_folder, table, finished, resume_from_checkpoint=True, num_train_epochs=9.0)
-    config = config.replace(lora_rank=4)
     with pytest.raises(InputError, match="lora was"):
-        train(config)
+        train(config.replace(lora_rank=4))
 
 
 def test_without_peft_one_line_says_so(
@@ -94,8 +93,7 @@ def test_without_peft_one_line_says_so(
 
 
 def test_what_contradicts_lora_is_refused(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    config = lora_config(model_folder, table, tmp_path / "out", strategy="fsdp")
-    config = config.replace(freeze_layers=1)
+    config = lora_config(model_folder, table, tmp_path / "out", strategy="fsdp", freeze_layers=1)
     with pytest.raises(InputError) as caught:
         config.validate()
     assert len(caught.value.faults) == 2

@@ -70,7 +70,7 @@ def train_with(folder: Path, megabytes: int | None, rows_per_step: int = ROWS) -
     cuts, losses = [], []
     for event in trainer.steps():
         cuts.append(trainer.num_micro_batches)
-        losses.append(event.metrics and event.metrics.loss)
+        losses.append(event.loss)
     world.close()
     return trainer.num_micro_batches, cuts, losses
 
@@ -168,7 +168,7 @@ def test_of_several_ranks_each_with_a_single_text_none_is_advised_to_halve(
     monkeypatch.setattr(type(trainer.world), "world_size", 2)
     with pytest.raises(RankError, match=r"step 1: rank 0 is out of memory .*--gradient-accumulation-steps 2"):
         trainer.train_step(step)
-    trainer.progress.min_micro_batches = 4
+    trainer.progress.raise_micro_batches(4)
     faults.append(MemoryError("no room"))
     with pytest.raises(RankError, match="step 1: out of memory with a single text"):
         trainer.train_step(step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import classify.training.run as run
 from classify.config.run_config import RunConfig
@@ -28,7 +30,7 @@ from classify.modeling.precision import (
     for_prediction,
 )
 from classify.prediction.predictor import load_classifier
-from classify.training.strategies.half_weights import WithHalfWeights
+from classify.training.strategies.half_weights import MasterWeights
 from classify.training.trainer import Trainer
 from tests.support import tiny
 from tests.support.runs import data_and_model, make_config, make_trainer, read_json, stop_at
@@ -48,7 +50,7 @@ def trained(folder: Path, device: torch.device = CPU, **settings: Any) -> tuple[
     model.to(device)
     model.set_precision(choose_precision(config.precision, device, config.opt_level))
     trainer = make_trainer(model, data, config, start_world(config), 19)
-    return [event.metrics.loss if event.metrics else 0.0 for event in trainer.steps()], trainer
+    return [event.loss or 0.0 for event in trainer.steps()], trainer
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,8 @@ def test_wide_models_train_in_bf16_and_are_scored_in_full_precision() -> None:
         (choose_precision, ("fp16", GPU, "O1"), False),
         (choose_precision, ("bf16", GPU, "O2"), False),  # once its weights are whole again
         (choose_precision, ("bf16", CPU), False),
+        (choose_precision, ("auto", GPU), False),
+        (for_prediction, ("auto", GPU), False),
         (for_prediction, ("bf16", GPU), True),
         (for_prediction, ("fp32", GPU), False),
     ],
@@ -109,14 +113,6 @@ def test_scores_are_computed_in_full_precision_unless_asked(
     precision = choose(*words)
     assert isinstance(precision.autocast(training=False), contextlib.nullcontext) is not half
     assert isinstance(precision.autocast(training=True), contextlib.nullcontext) is (precision.half_dtype is None)
-
-
-def test_a_gpu_that_has_bf16_trains_in_it_and_predicts_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    for precision in (choose_precision("auto", GPU), for_prediction("auto", GPU)):
-        assert precision.name == "bf16"
-        assert isinstance(precision.autocast(training=False), contextlib.nullcontext)
-    assert "scores are computed in fp32" in choose_precision("auto", GPU).why
 
 
 @pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"opt_level": "O2"}])
@@ -143,7 +139,7 @@ def _agree(out: Path) -> None:
     assert [row["predicted_label"] for row in rows] == [classifier.labels[best] for best in given.argmax(axis=1)]
 
 
-@pytest.mark.parametrize("processor", ["avx512_bf16", "amx_bf16", "avx2"])
+@pytest.mark.parametrize("processor", ["avx512_bf16", "avx2"])
 def test_a_run_begun_on_one_processor_goes_on_on_another(
     model_folder: Path,
     table: Path,
@@ -228,18 +224,11 @@ def test_contradictions_are_told(values: dict[str, str], fault: str) -> None:
 def test_loss_curves_of_the_levels(model_folder: Path) -> None:
     """O0 is fp32 to the last bit; the others differ from it by rounding, the more the less is kept in fp32."""
     plain, _ = trained(model_folder, precision="fp32")
-    curves = {level: trained(model_folder, opt_level=level)[0] for level in ("O0", "O1", "O2", "O3")}
-    table = "\n".join(
-        f"step {step + 1:2}  " + "  ".join(f"{level} {curve[step]:.4f}" for level, curve in curves.items())
-        for step in range(0, STEPS, 6)
-    )
-    print(table)
-    assert curves["O0"] == plain, table
-    for level in ("O1", "O2", "O3"):
-        curve = curves[level]
-        assert curve != plain, level
-        assert sum(curve[-3:]) < 0.8 * sum(curve[:3]), table
-        assert max(abs(a - b) for a, b in zip(curve, plain, strict=True)) < (0.4 if level == "O3" else 0.15), table
+    for level, most in (("O0", 0.0), ("O1", 0.15), ("O2", 0.15), ("O3", 0.4)):
+        curve, _ = trained(model_folder, opt_level=level)
+        assert (curve == plain) is (level == "O0")
+        assert sum(curve[-3:]) < 0.8 * sum(curve[:3])
+        assert curve == pytest.approx(plain, rel=0, abs=most), level
 
 
 @pytest.mark.gpu
@@ -256,63 +245,52 @@ def test_levels_on_a_gpu(settings: dict[str, Any], model_folder: Path) -> None:
 
 def test_masters_keep_what_half_weights_would_lose(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O2")
-    assert isinstance(trainer.strategy, WithHalfWeights)
-    assert trainer.strategy.masters
+    weights = trainer.strategy.weights
+    assert isinstance(weights, MasterWeights)
     for name, parameter in trainer.classifier.model.named_parameters():
         if "LayerNorm" in name:
             assert parameter.dtype is torch.float32, name
-            assert parameter not in trainer.strategy.masters, name
+            assert parameter not in weights.masters, name
         else:
-            master = trainer.strategy.masters[parameter]
+            master = weights.masters[parameter]
             assert (parameter.dtype, master.dtype) == (torch.bfloat16, torch.float32), name
             assert torch.equal(parameter, master.bfloat16()), name
     # A step below half a unit of bfloat16's last place is lost on the weight and kept by its master.
-    weight, master = next(iter(trainer.strategy.masters.items()))
+    weight, master = next(iter(weights.masters.items()))
     with torch.no_grad():
-        master.copy_(torch.ones_like(master))
-        trainer.strategy._round()
+        master.fill_(1.0)
+        weights.round()
         master.add_(1e-3)
-        trainer.strategy._round()
+    weights.round()
     assert torch.equal(weight, torch.ones_like(weight))
     assert float(master.detach().min()) > 1
-    weight.grad = torch.ones_like(weight)
-    trainer.strategy._move_gradients()
-    assert weight.grad is None
-    assert master.grad is not None
-    assert master.grad.dtype is torch.float32
 
 
 def test_masters_add_the_gradients_of_micro_batches_in_full_precision(model_folder: Path) -> None:
     """A sum in bfloat16 would have bfloat16's bits."""
     _, trainer = trained(model_folder, opt_level="O2", gradient_accumulation_steps=4)
-    assert isinstance(trainer.strategy, WithHalfWeights)
+    assert isinstance(trainer.strategy.weights, MasterWeights)
     trainer.compute_gradients(trainer.batches.step_at(0))
-    gradients = [master.grad for master in trainer.strategy.masters.values() if master.grad is not None]
-    assert gradients
+    masters = trainer.strategy.weights.masters
+    gradients = [master.grad for master in masters.values() if master.grad is not None]
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
     assert not all(torch.equal(gradient, gradient.bfloat16().float()) for gradient in gradients)
-    assert all(weight.grad is None for weight in trainer.strategy.masters)
+    assert all(weight.grad is None for weight in masters)
 
 
 def test_half_throughout_has_no_full_precision_anywhere(model_folder: Path) -> None:
     _, trainer = trained(model_folder, opt_level="O3")
-    assert isinstance(trainer.strategy, WithHalfWeights)
-    assert not trainer.strategy.masters
+    assert isinstance(trainer.strategy.weights, MasterWeights)
+    assert not trainer.strategy.weights.masters
     assert {parameter.dtype for parameter in trainer.classifier.model.parameters()} == {torch.bfloat16}
-    moments = [
-        value for moment in trainer.strategy.optimizer.state.values() for key, value in moment.items() if key != "step"
-    ]
-    assert {value.dtype for value in moments} == {torch.bfloat16}
+    assert {state["exp_avg"].dtype for state in trainer.strategy.optimizer.state.values()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_what_is_frozen_keeps_its_bits(level: str, model_folder: Path, table: Path, tmp_path: Path) -> None:
     """Half precision rounds what is computed with; what is not trained is saved as it was."""
-    from safetensors.torch import load_file
-
-    config = make_config(
-        model_folder, table, tmp_path / "out", max_steps=2, opt_level=level, freeze_layers=2, head="random"
-    )
-    after = load_file(run.train(config) / "model.safetensors")
+    settings = {"max_steps": 2, "opt_level": level, "freeze_layers": 2, "head": "random"}
+    after = load_file(run.train(make_config(model_folder, table, tmp_path / "out", **settings)) / "model.safetensors")
     before = load_file(model_folder / "model.safetensors")
     same = [name for name in before if torch.equal(before[name], after[f"bert.{name}"])]
     assert [name for name in before if name not in same] == ["pooler.dense.bias", "pooler.dense.weight"]
@@ -322,11 +300,7 @@ def test_what_is_frozen_keeps_its_bits(level: str, model_folder: Path, table: Pa
 def test_a_run_ends_stock_and_resumes_to_the_last_bit(
     level: str, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformers import AutoModelForSequenceClassification
-
-    def config(out: Path, **changes: Any) -> RunConfig:
-        return make_config(model_folder, table, out, num_train_epochs=2.0, opt_level=level, **changes)
-
+    config = functools.partial(make_config, model_folder, table, num_train_epochs=2.0, opt_level=level)
     whole = run.train(config(tmp_path / "whole"))
     with monkeypatch.context() as patch:
         stop_at(4, patch)
@@ -334,8 +308,7 @@ def test_a_run_ends_stock_and_resumes_to_the_last_bit(
             run.train(config(tmp_path / "cut"))
     cut = run.train(config(tmp_path / "cut", resume_from_checkpoint=True))
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    stock = AutoModelForSequenceClassification.from_pretrained(whole)
-    assert {parameter.dtype for parameter in stock.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load_file(whole / "model.safetensors").values()} == {torch.float32}
     assert read_json(whole / "run.json")["precision"].startswith("bf16 ")
 
 

@@ -91,21 +91,6 @@ def test_a_table_that_has_moved_leaves_the_other_settings(finished: Path, table:
     assert given["contrastive_steps"] == 2
 
 
-def automatic(folder: Path) -> dict[str, str]:
-    sources = read_json(folder / "run.json")["sources"]
-    return {name: source for name, source in sources.items() if source in ("recipe", "texts", "model")}
-
-
-def test_what_was_chosen_automatically_is_chosen_again(finished: Path, tmp_path: Path) -> None:
-    """It does not count as given by the user."""
-    chosen = {"batch_size": "recipe", "learning_rate": "recipe", "head": "model"}
-    assert automatic(finished) == chosen
-    shutil.copytree(finished, tmp_path / "out")
-    assert main(["train", "--resume", str(tmp_path / "out"), "--epochs", "2"]) == 0
-    assert automatic(tmp_path / "out") == chosen
-    assert "head" not in read_json(tmp_path / "out" / "run.json")["given"]
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

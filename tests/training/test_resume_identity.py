@@ -33,6 +33,7 @@ TEXTS = "the texts, their labels or the rows chosen from them"
         ({"data": "labels"}, TEXTS),
         ({"data": "texts"}, TEXTS),
         ({"model": "another"}, "--model was "),
+        ({"freeze_embeddings": True}, "--freeze-embeddings was False and is True"),
         ({"freeze_layers": 1}, "--freeze-layers was 0 and is 1"),
         ({"pooling": "mean"}, "--pooling was 'first' and is 'mean'"),
     ],

@@ -55,8 +55,8 @@ def after_one_step(folder: Path, **settings: Any) -> tuple[dict[str, torch.Tenso
 
     trainer.strategy.optimizer.register_step_pre_hook(note)
     (event,) = trainer.steps()
-    assert event.metrics is not None
-    return caught, event.metrics.loss
+    assert event.loss is not None
+    return caught, event.loss
 
 
 def plain(

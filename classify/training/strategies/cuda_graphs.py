@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from classify.config.schema import TrainingConfig
-from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
 from classify.modeling.kernels.ragged import flash_applies
 from classify.modeling.layers import has_batch_norm
@@ -56,31 +55,31 @@ class _Recording:
 
 
 class _Replay(torch.autograd.Function):
-    """The passes of a recording. The backward pass adds to the weights' gradients by itself."""
+    """The passes of a recording. The backward pass adds to the weights' gradients by itself.
+
+    `anchor`, a tensor of no use otherwise, makes the outputs require a gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, recording: _Recording) -> torch.Tensor:
-        """The outputs; `anchor` makes them require a gradient."""
         ctx.recording = recording
         recording.forward.replay()
         return recording.outputs.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None]:
-        """Add the gradients of this gradient of the outputs."""
         ctx.recording.grad_outputs.copy_(grads[0])
         ctx.recording.backward.replay()
         return None, None
 
 
-class WithGraphs(Strategy):
-    """Send forward passes through graphs."""
+class GraphStrategy(Strategy):
+    """Sends forward passes of training on one device, each followed by its backward pass, through graphs.
 
-    graphs: TrainingGraphs
+    A shape is computed as usual the first time, recorded the second time, and replayed from then on.
+    """
 
-    @staticmethod
-    def applies(classifier: Classifier, config: TrainingConfig, world: World) -> bool:
-        return world.plan.spec.records_graphs and graphs_apply(classifier, config, world.device)
+    recordings: dict[object, _Recording]
 
     def reset_optimizer(self) -> None:
         """Forget the recordings, which hold the addresses of gradients."""
@@ -94,43 +93,28 @@ class WithGraphs(Strategy):
         super().release_memory()
 
     def _forget_recordings(self) -> None:
-        for weight in self.classifier.parameters():
-            weight.grad = None
-        self.graphs = TrainingGraphs(self.classifier)
-
-    def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
-        return self.graphs.forward(batches[0].to(self.world.device), features=features)
+        self.classifier.zero_grad()
+        self._trained = [parameter for parameter in self.classifier.parameters() if parameter.requires_grad]
+        self._anchor = torch.zeros((), device=self.world.device, requires_grad=True)
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._seen: set[object] = set()
+        self.recordings = {}
 
     def clear_gradients(self) -> None:
         """Set gradients to zero in place, since graphs add to the same tensors in each step."""
         self.optimizer.zero_grad(set_to_none=False)
 
-
-class TrainingGraphs:
-    """Forward passes of training on one device, each followed by its backward pass.
-
-    A shape is computed as usual the first time, recorded the second time, and replayed from then on.
-    """
-
-    def __init__(self, classifier: Classifier):
-        self._classifier = classifier
-        self._weights = [parameter for parameter in classifier.parameters() if parameter.requires_grad]
-        self._anchor = torch.zeros((), device=self._weights[0].device, requires_grad=True)
-        self._pool: Any = torch.cuda.graph_pool_handle()
-        self._seen: set[object] = set()
-        self.recordings: dict[object, _Recording] = {}
-
-    def forward(self, batch: Batch, *, features: bool) -> torch.Tensor:
-        """What `Classifier.forward` does, of a batch on the device."""
+    def forward(self, batches: list[Batch], *, features: bool = False) -> torch.Tensor:
+        batch = batches[0].to(self.world.device)
         bounds = batch.boundaries
         if bounds is None or batch.rows is not None or bounds.tokens > MOST_ROUNDED:
-            return self._compute(batch, features)
+            return self.module(batch, features=features)
         longest = max(_QUERIES, 1 << (bounds.longest - 1).bit_length())
         shape = (features, bounds.tokens, len(bounds.starts), len(bounds.cumulative), longest)
         if shape not in self.recordings:
             if shape not in self._seen or len(self.recordings) == _MOST_GRAPHS:
                 self._seen.add(shape)
-                return self._compute(batch, features)
+                return self.module(batch, features=features)
             fixed = dataclasses.replace(bounds, longest=longest, _layouts={}, _moved={})
             self.recordings[shape] = self._record(dataclasses.replace(batch, boundaries=fixed), features)
         recording = self.recordings[shape]
@@ -139,20 +123,16 @@ class TrainingGraphs:
         outputs: torch.Tensor = _Replay.apply(self._anchor, recording)
         return outputs
 
-    def _compute(self, batch: Batch, features: bool) -> torch.Tensor:
-        outputs: torch.Tensor = self._classifier(batch, features=features)
-        return outputs
-
     def _record(self, batch: Batch, features: bool) -> _Recording:
         """Record both passes, which computes nothing."""
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         totals, grads = list[torch.Tensor](), list[torch.Tensor]()
         with torch.cuda.graph(forward, pool=self._pool, capture_error_mode="thread_local"):
-            outputs = self._compute(batch, features)
+            outputs = self.module(batch, features=features)
         grad_outputs = torch.zeros_like(outputs)
         with torch.cuda.graph(backward, pool=self._pool, capture_error_mode="thread_local"):
-            added = torch.autograd.grad(outputs, self._weights, grad_outputs, allow_unused=True)
-            for weight, grad in zip(self._weights, added, strict=True):
+            added = torch.autograd.grad(outputs, self._trained, grad_outputs, allow_unused=True)
+            for weight, grad in zip(self._trained, added, strict=True):
                 if grad is not None:
                     assert weight.grad is not None, "the pass of this shape that came first has made it"
                     totals.append(weight.grad)

@@ -16,7 +16,7 @@ class DDPStrategy(Strategy):
     """One process per device, each with the whole model."""
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
-        """The module that forward passes go through; the ranks start from rank 0's weights.
+        """Let the ranks start from rank 0's weights, and average gradients in the backward pass.
 
         With --sync-batch-norm each forward pass waits for the statistics of the other ranks.
         """

@@ -7,7 +7,6 @@ exchanged after every micro-batch: FSDP exists to avoid keeping whole ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 
 from classify.modeling.layers import repeated_layers
 from classify.training.strategies.base import Strategy
+from classify.training.weights import Tensors, Weights
 
 
 class FSDPStrategy(Strategy):
@@ -34,10 +34,15 @@ class FSDPStrategy(Strategy):
         for layer in repeated_layers(classifier):
             fully_shard(layer, mesh=mesh)
         fully_shard(classifier, mesh=mesh)
+        self.weights = ShardedWeights(self.classifier)
         return classifier
 
-    def named_weights(self) -> Mapping[str, torch.Tensor]:
-        """The shards; the outermost parameters stay gathered after a forward pass, so they are resharded."""
-        module: Any = self.module
+
+class ShardedWeights(Weights):
+    """Each rank's shards."""
+
+    def named(self) -> Tensors:
+        """Shard again first: the outermost parameters stay gathered after a forward pass."""
+        module: Any = self.classifier  # `fully_shard` has given it methods
         module.reshard()
-        return super().named_weights()
+        return super().named()

@@ -13,7 +13,7 @@ from classify.findings import Finding, decided
 from classify.modeling.classifier import Classifier
 from classify.modeling.layers import repeated_layers
 from classify.training.strategies.base import Strategy
-from classify.training.strategies.named_state import Tensors
+from classify.training.weights import Tensors
 
 
 class ModelStrategy(Strategy):
@@ -45,7 +45,7 @@ class ModelStrategy(Strategy):
         return decided("layers", value, "the devices take turns", "--strategy", True)
 
     def stock_weights(self, *, keep: bool) -> Tensors:
-        """The weights to save; the model is in main memory then, without hooks."""
+        """Move the model to main memory, without Accelerate's hooks, and collect its weights."""
         from accelerate.hooks import remove_hook_from_submodules
 
         model = self.classifier.model
