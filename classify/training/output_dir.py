@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import filelock
+
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.errors import InputError
@@ -141,8 +143,6 @@ def lock(folder: Path) -> Iterator[None]:
 
     Raises InputError where another run holds the lock.
     """
-    import filelock
-
     path = folder / LOCK
     held = filelock.FileLock(path)
     try:

@@ -109,6 +109,15 @@ def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeyp
         contrastive.contrastive_warmup(strategy, data, TASK, 3)
 
 
+def test_a_gradient_that_is_not_finite_ends_the_run(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True)
+    strategy = make_trainer(model, data, config, start_world(config), 8).strategy
+    monkeypatch.setattr(contrastive, "contrastive_loss", lambda features, _: features.sum() * np.nan)
+    with pytest.raises(ClassifyError, match="the gradient's norm is nan in a contrastive step; training has diverged"):
+        contrastive.contrastive_warmup(strategy, data, TASK, 1)
+
+
 def test_the_start_does_not_depend_on_the_number_of_ranks(model_folder: Path, tmp_path: Path) -> None:
     table = tiny.write_table(tmp_path / "few.csv", tiny.table_rows(60))
     words = ["run_classify.py", "--data", str(table), "--model", str(model_folder), "--cpu", "--max-steps", "1"]

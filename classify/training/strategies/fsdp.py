@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from classify.modeling.layers import repeated_layers
 from classify.training.strategies.base import Strategy
@@ -25,9 +27,6 @@ class FSDPStrategy(Strategy):
 
     def wrap(self, classifier: nn.Module) -> nn.Module:
         """Shard a model in place, each repeated layer by itself and the rest together."""
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
         for parameter in classifier.parameters():  # as DistributedDataParallel does: all start from the same bits
             torch.distributed.broadcast(parameter.data, src=0)
         mesh = init_device_mesh(self.world.device.type, (self.world.world_size,))

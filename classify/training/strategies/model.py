@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import logging
 
+from accelerate import dispatch_model, infer_auto_device_map
+from accelerate.hooks import remove_hook_from_submodules
+from accelerate.utils import get_balanced_memory
+
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.findings import Finding, decided
@@ -25,9 +29,6 @@ class ModelStrategy(Strategy):
         devices = [world.accelerator.device(index) for index in range(max(1, world.plan.n_gpu))]
         if len(devices) == 1:
             return super().place(classifier, world)
-        from accelerate import dispatch_model, infer_auto_device_map
-        from accelerate.utils import get_balanced_memory
-
         model = classifier.model
         whole = sorted({type(layer).__name__ for layer in repeated_layers(model)})
         budgets = get_balanced_memory(model, no_split_module_classes=whole)
@@ -46,8 +47,6 @@ class ModelStrategy(Strategy):
 
     def stock_weights(self, *, keep: bool) -> Tensors:
         """Move the model to main memory, without Accelerate's hooks, and collect its weights."""
-        from accelerate.hooks import remove_hook_from_submodules
-
         model = self.classifier.model
         remove_hook_from_submodules(model)
         for attribute in ("hf_device_map", "to", "cuda", "npu", "mlu", "xpu"):
