@@ -18,8 +18,8 @@ from classify.config.schema import TrainingConfig
 from classify.evaluation import baseline, metrics
 from classify.tasks import heads, multi_label, single_label
 from classify.tasks.heads import TRAINED_ENCODER_C
+from classify.training.optimizer import learning_rate_factor
 from classify.training.progress import Progress
-from classify.training.trainer import learning_rate_factor
 
 
 @pytest.fixture
