@@ -1,100 +1,80 @@
-"""docs/distributed.md, docs/hardware.md and docs/data.md: what they name is there, and the translation keeps step."""
+"""The pages: the generated ones are current, links lead somewhere, and every command has flags that exist."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Iterable
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
-from classify.commands import COMMANDS
-from classify.export.registry import TARGETS
-from classify.launch.devices import ACCELERATORS, STRATEGIES
-from classify.tables.read import SUFFIXES
-from classify.tasks.registry import TASKS
+from classify.commands import COMMANDS, load_command
 from tests.support import python_page, settings_page
 from tests.support.documents import DISTRIBUTED, commands
 from tests.support.processes import ROOT
 
-HARDWARE = DISTRIBUTED.with_name("hardware.md")
-DATA = DISTRIBUTED.with_name("data.md")
-TRANSLATION = DISTRIBUTED.with_name("distributed.zh.md")
+PAGES = [ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TYPED = re.compile(r"(?:python run_classify\.py|torchrun \S.*? run_classify\.py|\bclassify [a-z]+) [^`#|\n]*")
 
 
-def literals(path: Path) -> str:
-    """All string constants of a file, joined."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return "\n".join(
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+@pytest.mark.parametrize("page", [settings_page, python_page])
+def test_generated_pages_are_current(page: object) -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(), page.__doc__  # type: ignore[attr-defined]
 
 
-def test_every_row_of_hardware_names_its_status() -> None:
-    rows = [line for line in HARDWARE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    rows = [row for row in rows if "| status |" not in row]
-    assert len(rows) >= 17
-    for row in rows:
-        assert re.search(r"\b(run|mock|planned)\b", row.split("|")[-2]), row
-
-
-def test_every_command_is_run_by_a_test() -> None:
+def test_every_command_of_the_guide_to_processes_is_run_by_a_test() -> None:
     """By name in a table of commands, or, on two machines, as the lines that name the first one's address."""
-    tests = ROOT / "tests" / "distributed"
-    run = literals(tests / "test_launchers.py") + literals(tests / "test_schedulers.py")
+    run = ""
+    for name in ("test_launchers.py", "test_schedulers.py"):
+        tree = ast.parse((ROOT / "tests" / "distributed" / name).read_text(encoding="utf-8"))
+        run += "\n".join(str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)) + "\n"
     for line in commands(DISTRIBUTED):
         assert line in run or (line.startswith(("torchrun", "bash")) and "10.0.0.1" in line), line
+    assert commands(DISTRIBUTED.with_name("distributed.zh.md")) == commands(DISTRIBUTED)
 
 
-@pytest.mark.parametrize("pattern", [r"^(#+) ", r"^```(\w+)$", r"^(\|)", r"^(- )"])
-def test_the_translation_has_the_same_headings_blocks_and_rows(pattern: str) -> None:
-    ours, theirs = (
-        re.findall(pattern, p.read_text(encoding="utf-8"), re.MULTILINE) for p in (DISTRIBUTED, TRANSLATION)
-    )
-    assert ours == theirs
-    assert ours
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path = (page.parent / target) if target else page
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_translation_has_the_same_commands() -> None:
-    assert commands(TRANSLATION) == commands(DISTRIBUTED)
+def unknown_flags(words: list[str]) -> list[str]:
+    """Flags that the command does not have; of `--resume` and the helps, whose parsers end or read a run, none."""
+    if "run_classify.py" in words:
+        name, flags = "train", words[words.index("run_classify.py") + 1 :]
+    else:
+        name, flags = words[words.index("classify") + 1], words[words.index("classify") + 2 :]
+    if name not in COMMANDS or {"--resume", "--help", "--help-all"} & set(flags):
+        return []
+    _, unknown = load_command(name).make_parser(f"classify {name}").parse_known_args(flags)
+    return [word for word in unknown if word.startswith("--")]
 
 
-def test_the_translation_has_the_same_words_of_the_program() -> None:
-    """Flags, variables and code are not translated."""
-    ours, theirs = (
-        set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", p.read_text(encoding="utf-8"), flags=re.M | re.S)))
-        for p in (DISTRIBUTED, TRANSLATION)
-    )
-    assert ours == theirs
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_flags_of_every_command_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lines, cells of tables and words in the text alike."""
+    monkeypatch.chdir(ROOT)
+    for line in TYPED.findall(page.read_text(encoding="utf-8")):
+        if " -" in line and not line.endswith("--data"):
+            assert not unknown_flags(shlex.split(line.replace("...", "x").rstrip("。；，)"))), line
 
 
-def test_the_list_of_settings_is_that_of_the_program() -> None:
-    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.render(), settings_page.__doc__
-
-
-def test_the_reference_of_python_is_that_of_the_docstrings() -> None:
-    assert python_page.PAGE.read_text(encoding="utf-8") == python_page.render(), python_page.__doc__
-
-
-WRITTEN = "\n".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-
-
-@pytest.mark.parametrize(
-    ("variants", "page", "shown"),
-    [
-        (STRATEGIES, DISTRIBUTED, "| `{}` |"),
-        (TASKS, DISTRIBUTED.with_name("tasks.md"), "`--task {}`"),
-        (TARGETS, DISTRIBUTED.with_name("deploy.md"), "| `{}` |"),
-        (SUFFIXES, DATA, "{}"),
-        (ACCELERATORS, HARDWARE, "{}"),
-    ],
-)
-def test_every_variant_is_documented(variants: Iterable[str], page: Path, shown: str) -> None:
-    """A strategy, task, export, table format or kind of device that is registered stands on its page."""
-    written = page.read_text(encoding="utf-8")
-    assert [name for name in variants if shown.format(name) not in written] == []
-
-
-def test_every_command_is_documented() -> None:
-    assert [name for name in COMMANDS if f"classify {name}" not in WRITTEN and f"`{name}`" not in WRITTEN] == []
+def test_the_commands_in_configs_have_flags_that_exist() -> None:
+    service = re.search(r"^ExecStart=\S+ (.*)$", (ROOT / "configs/serve/classify.service").read_text(), re.MULTILINE)
+    image = re.search(r"^CMD (\[.*\])$", (ROOT / "configs/serve/Dockerfile").read_text(), re.MULTILINE)
+    assert service is not None
+    assert image is not None
+    job = yaml.safe_load((ROOT / "configs/cluster/pytorchjob.yaml").read_text())["spec"]["pytorchReplicaSpecs"]
+    pods = [replica["template"]["spec"]["containers"][0]["command"] for replica in job.values()]
+    for words in (["classify", *shlex.split(service[1])], ["classify", *json.loads(image[1])[1:]], *pods):
+        assert not unknown_flags([word for word in words if word != "--resume"]), words

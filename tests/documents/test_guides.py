@@ -6,12 +6,12 @@ import csv
 import random
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import openpyxl
 import pytest
 
-from classify.commands import COMMANDS, load_command
 from tests.support import tiny
 from tests.support.documents import commands, run_snippets
 from tests.support.processes import ROOT, Process, run, unlaunched
@@ -19,6 +19,8 @@ from tests.support.processes import ROOT, Process, run, unlaunched
 QUICKSTART, PYTHON, LOOP, OPEN_SET, NEXT_WEEK = (
     ROOT / "docs" / name for name in ("quickstart.md", "python.md", "loop.md", "open-set.md", "next-week.md")
 )
+
+pytestmark = pytest.mark.slow
 
 
 def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
@@ -40,79 +42,65 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_the_quickstart(place: Path, model_folder: Path) -> None:
-    """Each command, one after the other; training is short, and on a tiny model."""
-    typed = commands(QUICKSTART)
-    assert len(typed) > 10
-    for line in typed:
+def follow(
+    page: Path, folder: Path, model: Path, training: str, folds: str = "--epochs 0"
+) -> Iterator[tuple[list[str], str]]:
+    """Type each command of a page, one after the other; yields its words and what it printed.
+
+    `training` makes a training short, `folds` one that cross-validates; both are on a tiny model. The labels that clean
+    suggests are accepted.
+    """
+    for line in commands(page):
         words = shlex.split(line)
-        if words[1] == "inspect":
-            words += ["--model", str(model_folder)]
+        if words[1] in ("train", "inspect"):
+            words += ["--model", str(model)]
         if words[1] == "train":
-            steps = ["--epochs", "0"] if "--folds" in words else ["--max-steps", "2"]
-            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", *steps]
+            words += ["--cpu", "--contrastive-steps", "0", *(folds if "--folds" in words else training).split()]
         if words[1] == "clean":
-            accept(place / words[words.index("--apply") + 1])
-        done = run(place, *words)
+            accept(folder / words[words.index("--apply") + 1])
+        done = run(folder, *words)
         assert done.returncode == 0, f"{line}: {done.stderr}"
+        yield words, done.stdout
+
+
+def test_the_quickstart(place: Path, model_folder: Path) -> None:
+    assert len(list(follow(QUICKSTART, place, model_folder, "--max-steps 2"))) > 10
     for name in ("predictions.csv", "predictions.parquet", "checked.xlsx", "corrected.csv"):
         assert (place / name).exists()
 
 
-@pytest.mark.slow
 def test_the_loop(model_folder: Path, tmp_path: Path) -> None:
-    """Each command, and in between the labels that a person fills in."""
+    """In between come the labels that a person fills in."""
     rows = noisy_rows(160, seed=3)
     tiny.write_table(tmp_path / "labelled.csv", rows[:60])
     tiny.write_table(tmp_path / "unlabelled.csv", [(text, "x") for text, _ in rows[60:]], ("text", "source"))
-    for line in commands(LOOP):
-        words = shlex.split(line)
-        if words[1] == "train":
-            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0"]
-            words += ["--epochs", "16", "--learning-rate", "1e-3"] if "--folds" in words else ["--epochs", "0"]
-        if words[1] == "clean":
-            accept(tmp_path / words[words.index("--apply") + 1])
-        done = run(tmp_path, *words)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
+    for words, printed in follow(LOOP, tmp_path, model_folder, "--epochs 0", "--epochs 16 --learning-rate 1e-3"):
         if words[1] == "suggest":
             fill_in(tmp_path / "label-me.csv", dict(rows))
         if words[1] == "compare" and "--data" not in words:
-            assert "texts: 60 scored by all" in done.stdout
+            assert "texts: 60 scored by all" in printed
     assert (tmp_path / "corrected.csv").exists()
 
 
-@pytest.mark.slow
 def test_none_of_the_classes(place: Path, model_folder: Path) -> None:
     """The table has no such rows."""
-    for line in commands(OPEN_SET):
-        words = shlex.split(line)
-        if words[1] == "train":
-            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", "--epochs", "0"]
-        done = run(place, *words)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-    with (place / "strict.csv").open(newline="", encoding="utf-8") as file:
-        assert all((row["predicted_label"] == "oos") == (float(row["in_scope"]) < 0.6) for row in csv.DictReader(file))
+    assert list(follow(OPEN_SET, place, model_folder, "--epochs 0"))
+    rows = read_rows(place / "strict.csv")
+    assert all((row["predicted_label"] == "oos") == (float(row["in_scope"]) < 0.6) for row in rows)
 
 
-@pytest.mark.slow
 def test_next_week(model_folder: Path, tmp_path: Path) -> None:
-    """Each command, and in between the workbook that a person corrects."""
+    """In between comes the workbook that a person corrects."""
     rows = noisy_rows(160, seed=4)
     tiny.write_table(tmp_path / "my.csv", rows[:120])
     tiny.write_table(tmp_path / "new.csv", [(text, "1.5") for text, _ in rows[120:]], ("text", "price"))
-    for line in commands(NEXT_WEEK):
-        words = shlex.split(line)
-        if words[1] == "train":
-            words += ["--model", str(model_folder), "--cpu", "--contrastive-steps", "0", "--epochs", "4"]
-            words += ["--learning-rate", "1e-3", "--folds", "0"]
-        done = run(tmp_path, *words)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
+    printed = ""
+    for words, printed in follow(NEXT_WEEK, tmp_path, model_folder, "--epochs 4 --learning-rate 1e-3 --folds 0"):
         if words[1] == "predict":
             correct(tmp_path / "checked.xlsx", dict(rows))
         if words[1] == "compare" and "--data" not in words:
-            assert "texts: 12 scored by all" in done.stdout
-    assert "40 rows" in done.stdout
+            assert "texts: 12 scored by all" in printed
+    assert "40 rows" in printed
 
 
 def correct(path: Path, labels: dict[str, str]) -> None:
@@ -155,49 +143,8 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
         writer.writerows(rows)
 
 
-@pytest.mark.slow
 def test_python(place: Path, model_folder: Path) -> None:
     snippets = re.findall(r"^```python\n(.*?)^```$", PYTHON.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(snippets) >= 5
     done = Process(run_snippets, (snippets, str(model_folder)), place, unlaunched()).finish()
     assert done.returncode == 0, done.stderr
-
-
-LINKED = [ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-@pytest.mark.parametrize("page", LINKED, ids=lambda path: path.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
-        if target.startswith("http"):
-            continue
-        path = (page.parent / target) if target else page
-        assert path.exists(), f"{page.name}: {target}"
-        if anchor:
-            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert anchor in anchors, f"{page.name}: {target}#{anchor}"
-
-
-PAGES = [ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-TYPED = re.compile(r"(?:python run_classify\.py|torchrun \S.*? run_classify\.py|\bclassify [a-z]+) [^`#|\n]*")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_the_flags_of_every_command_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of lines, cells of tables and words in the text alike; what runs as a whole is tested elsewhere."""
-    monkeypatch.chdir(ROOT)
-    typed = [
-        words
-        for words in TYPED.findall(page.read_text(encoding="utf-8"))
-        if " -" in words and not words.endswith("--data")
-    ]
-    for line in typed:
-        words = shlex.split(line.replace("...", "x").rstrip("。；，)"))
-        if "run_classify.py" in words:
-            command, flags = "train", words[words.index("run_classify.py") + 1 :]
-        else:
-            command, flags = words[1], words[2:]
-        if command in COMMANDS and not {"--resume", "--help", "--help-all"} & set(flags):
-            _, unknown = load_command(command).make_parser(f"classify {command}").parse_known_args(flags)
-            assert not [word for word in unknown if word.startswith("--")], f"{page.name}: {line}"
