@@ -138,10 +138,10 @@ def test_ranks_that_nobody_ends_meet_the_same_fault(table: Path, model_folder: P
 
 def test_a_checkpoint_that_cannot_be_trusted_ends_all(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """Rank 0 alone looks at it; nobody ends the others for it here."""
-    command = ["run_classify.py", *words(table, model_folder, "--max-steps", "2")]
-    run_ranks(2, *command, folder=tmp_path)
-    for weights in (tmp_path / "out" / "checkpoints").glob("*/model.safetensors"):
-        weights.write_bytes(weights.read_bytes()[:-1])
+    bad = tmp_path / "out" / "checkpoints" / "step-00000001"
+    bad.mkdir(parents=True)
+    (bad / "manifest.json").write_text("{}")
+    command = ["run_classify.py", *words(table, model_folder)]
     message = run_ranks(2, *command, "--resume", folder=tmp_path, timeout=60, code=3)
     assert message[0].splitlines()[-1].startswith("error: ")
     assert message[1] == message[0].splitlines(keepends=True)[-1]
@@ -162,29 +162,18 @@ def descendants(process: subprocess.Popen[str], rank: str) -> list[psutil.Proces
 RESTARTED = ("--epochs", "8", "--learning-rate", "1e-3", "--batch-size", "4")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, table: Path, model_folder: Path) -> Path:
-    """The folder of a run on two processes that nobody disturbed; and it left no warning about its process group."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    own = words(table, model_folder, *RESTARTED)
-    done = run_python(folder, *TORCHRUN, "--standalone", SCRIPT, *own, PYTHON_EXEC=forked_python())
-    assert done.returncode == 0, done.stderr
-    assert "destroy_process_group" not in done.stderr
-    return folder / "out"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("meeting", ["static", "standalone"])
-def test_a_restarted_job_resumes(
-    undisturbed: Path, table: Path, model_folder: Path, tmp_path: Path, meeting: str
-) -> None:
+def test_a_restarted_job_resumes(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """A rank is killed and torchrun restarts all; with --resume the end has the bits of an undisturbed run."""
-    where = ["--standalone"] if meeting == "standalone" else ["--master-port", str(free_port())]
-    own = words(table, model_folder, *RESTARTED, "--resume")
+    own = words(table, model_folder, *RESTARTED)
+    other = ["whole" if word == "out" else word for word in own]
+    undisturbed = run_python(tmp_path, *TORCHRUN, "--standalone", SCRIPT, *other, PYTHON_EXEC=forked_python())
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert "destroy_process_group" not in undisturbed.stderr
     errors = tmp_path / "errors.txt"
     with errors.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, *TORCHRUN, *where, "--max-restarts", "1", SCRIPT, *own],
+            [sys.executable, *TORCHRUN, "--standalone", "--max-restarts", "1", SCRIPT, *own, "--resume"],
             cwd=tmp_path,
             env={**os.environ, "PYTHON_EXEC": forked_python()},
             stdout=subprocess.PIPE,
@@ -204,7 +193,7 @@ def test_a_restarted_job_resumes(
     assert process.returncode == 0
     assert "out: resuming from step-" in out
     for name in ("model.safetensors", "predictions.csv"):
-        assert (tmp_path / "out" / name).read_bytes() == (undisturbed / name).read_bytes()
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -234,37 +223,29 @@ def test_a_place_that_cannot_be_taken(
         assert part in done.stderr
 
 
+def test_sagemakers_library_is_missing(command: Callable[..., Any], table: Path, model_folder: Path) -> None:
+    task = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    task |= {"MASTER_ADDR": "127.0.0.1", "PMIX_NAMESPACE": "1304035329", "SMDATAPARALLEL_USE_SINGLENODE": "1"}
+    done = command("run_classify.py", "--data", str(table), "--model", str(model_folder), **task)
+    assert done.returncode == 2
+    assert "backend smddp: smdistributed" in done.stderr
+    assert "or give --ddp-backend nccl" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (["--nproc", "2", "--strategy", "dp"], "--strategy dp works in one process"),
-        (["--strategy", "ddp"], "--strategy ddp needs one process per device"),
+        (["--nproc", "2", "--strategy", "dp"], "error: --strategy dp works in one process"),
+        (["--nproc", "3", "--max-train-samples", "2"], "2 training rows cannot be split over 3 devices"),
     ],
-    ids=["several processes", "one process"],
 )
-def test_contradictions_come_once(
+def test_all_processes_say_the_same(
     command: Callable[..., Any], table: Path, model_folder: Path, more: list[str], line: str
 ) -> None:
     done = command("run_classify.py", *words(table, model_folder, *more))
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith(f"error: {line}")
-
-
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (["--nproc", "2"], "--nproc 2 starts processes itself"),
-        (["--ddp-backend", "nccl"], "--ddp-backend nccl works on accelerators only"),
-    ],
-)
-def test_launched_ranks_tell_a_contradiction_in_one_line(
-    table: Path, model_folder: Path, tmp_path: Path, more: list[str], line: str
-) -> None:
-    first, second = run_ranks(2, "run_classify.py", *words(table, model_folder, *more), folder=tmp_path, code=2)
-    assert first.startswith(f"error: {line}")
-    assert first.count("\n") == 1
-    assert second == first
+    (message,) = set(done.stderr.splitlines())
+    assert line in message
 
 
 def exchange_and_leave() -> None:
@@ -284,63 +265,6 @@ def exchange_and_leave() -> None:
 def test_the_process_with_the_store_leaves_last() -> None:
     """All ranks may end on what they have read of each other, so one that reads late must still find the store."""
     run_distributed_test(exchange_and_leave, 2)
-
-
-@pytest.mark.slow
-def test_nccl_is_refused_where_no_accelerator_is_found(
-    command: Callable[..., Any], table: Path, model_folder: Path
-) -> None:
-    import torch
-
-    if torch.accelerator.is_available():
-        pytest.skip("there is an accelerator here")
-    own = [word for word in words(table, model_folder) if word != "--cpu"]
-    for more in (["--nproc", "2", "--ddp-backend", "nccl"], ["--nproc", "gpu"]):
-        done = command("run_classify.py", *own, *more)
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1, done.stderr
-
-
-def test_a_rank_waits_no_longer_than_it_may(
-    command: Callable[..., Any], table: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    """The second of two ranks never comes; without the setting the first would wait for half an hour."""
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("ddp_timeout: 3\n")
-    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    own = [*words(table, model_folder), "--config", str(settings)]
-    done = command("run_classify.py", *own, timeout=90, **launched, **place)
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1, done.stderr
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_an_error_on_one_of_two_gpus_ends_both(tmp_path: Path) -> None:
-    """The other waits in an all-reduce on its device; the one that fails leaves, and the launcher ends the other."""
-    script = tmp_path / "one_fails.py"
-    script.write_text(
-        "import torch\n"
-        "from classify.config.schema import TrainingConfig\n"
-        "from tests.support.worlds import start_world\n"
-        "world = start_world(TrainingConfig())\n"
-        "numbers = torch.ones(1 << 20, device=world.device)\n"
-        "torch.distributed.all_reduce(numbers)\n"
-        "try:\n"
-        "    if not world.is_main:\n"
-        "        raise ValueError('this rank is broken')\n"
-        "    torch.distributed.all_reduce(numbers)\n"
-        "    print(float(numbers.sum()))\n"
-        "except BaseException as error:\n"
-        "    world.close(error)\n"
-        "    raise\n"
-    )
-    done = run(
-        tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), PYTHONPATH=str(ROOT), timeout=90
-    )
-    assert done.returncode == 1
-    assert "ValueError: this rank is broken" in done.stderr
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +18,10 @@ from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
 from tests.support.processes import (
     ROOT,
     Process,
+    finish,
     forked_python,
     free_port,
     rank_environments,
-    run_distributed_test,
-    run_python,
-    run_python_ranks,
     start,
     unlaunched,
 )
@@ -36,8 +33,7 @@ pytestmark = pytest.mark.distributed
 def words(table: Path, model: Path) -> list[str]:
     return [
         "--data", str(table), "--model", str(model), "--cpu",
-        "--contrastive-steps", "0", "--max-steps", "2", "--report-to", "none",
-        "--output-dir", "out",
+        "--contrastive-steps", "0", "--max-steps", "2", "--report-to", "none", "--output-dir", "out",
     ]  # fmt: skip
 
 
@@ -72,20 +68,13 @@ EXPLAINING = {
 
 
 @pytest.mark.parametrize(
-    ("command_line", "forked"),
-    [
-        *(pytest.param(line, False, marks=pytest.mark.slow) for line in TRAINED),
-        *((line, True) for line in TRAINED if "torchrun" in line),
-    ],
+    "command_line", [pytest.param(line, marks=[pytest.mark.slow] * ("torchrun" not in line)) for line in TRAINED]
 )
-def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str, forked: bool) -> None:
-    """Typed as they stand: one folder, written once, and the places that were given.
-
-    The processes that torchrun starts may be forked, which saves each of them the import of torch.
-    """
+def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_line: str) -> None:
+    """Typed as they stand: one folder, written once, and the places that were given."""
     assert command_line in commands(DISTRIBUTED)
     launcher, expected = TRAINED[command_line]
-    environment = make_place(tmp_path, model_folder, *([forked_python()] if forked else []))
+    environment = make_place(tmp_path, model_folder, forked_python())
     done = type_in(tmp_path, command_line, environment)
     assert done.returncode == 0, done.stderr
     assert "destroy_process_group" not in done.stderr
@@ -104,7 +93,7 @@ def test_the_documented_commands(model_folder: Path, tmp_path: Path, command_lin
 def test_the_documented_launchers_are_read(tmp_path: Path, command_line: str) -> None:
     """Typed as they stand; each process finds its place, and the others, in what the launcher set."""
     assert command_line in commands(DISTRIBUTED)
-    done = type_in(tmp_path, command_line, make_place(tmp_path, None))
+    done = type_in(tmp_path, command_line, make_place(tmp_path, None, forked_python()))
     assert done.returncode == 0, done.stderr
     launches = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: one["rank"])
     assert [(one["machine"], one["rank"], one["local_rank"]) for one in launches] == TWO
@@ -125,30 +114,6 @@ def test_the_documented_explanations(model_folder: Path, tmp_path: Path, command
     for part in EXPLAINING[command_line]:
         assert part in done.stdout
     assert not (tmp_path / "runs").exists()
-
-
-def run_each(folder: Path, words_and_places: list[tuple[list[str], dict[str, str]]]) -> None:
-    """Start the program once for each (words, variables), and wait for all to end well; none is left behind."""
-    processes = [start(folder, "run_classify.py", *own, **place) for own, place in words_and_places]
-    try:
-        done = [process.finish(90) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [one.returncode for one in done] == [0] * len(done), done
-
-
-@pytest.mark.slow
-def test_the_flag_of_old_launchers_alone(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    """RANK and WORLD_SIZE in the environment, the local rank as a flag only, with a space or an equals sign.
-
-    (`--local-rank=N` is what torch.distributed.launch itself hands over.)
-    """
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    own = words(table, model_folder)
-    flags = {"0": ["--local_rank", "0"], "1": ["--local_rank=1"]}
-    run_each(tmp_path, [([*own, *flags[rank]], {**place, "RANK": rank}) for rank in flags])
-    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
 
 
 @pytest.mark.slow
@@ -198,68 +163,7 @@ def test_spawned_processes_through_the_api(table: Path, model_folder: Path, tmp_
     ]
     done = [process.finish(90) for process in processes]
     assert [one.returncode for one in done] == [0, 0], done
-    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
-
-
-def train_twice(folder: Path, table: Path, model: Path) -> None:
-    training = TrainingConfig(output_dir=str(folder / "out"), use_cpu=True, max_steps=2, report_to="none")
-    config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model), head="random"), training)
-    classify.train(config)
-    classify.train(config.replace(overwrite_output_dir=True))
-
-
-@pytest.mark.slow
-def test_a_device_asked_for_before_training(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    """The group that this makes gives its port back to the next, also where rank 0 itself listens there."""
-    run_distributed_test(train_twice, 2, tmp_path, table, model_folder)
-    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
-def test_the_variables_of_srun_and_open_mpi(table: Path, model_folder: Path, tmp_path: Path, launcher: str) -> None:
-    """Two processes get the variables that the launcher would set; test_schedulers.py has the launchers themselves."""
-    job = str(os.getpid())
-    variables = {
-        "srun": lambda rank: {
-            "SLURM_JOB_ID": job, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1",
-            "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "here", "SLURM_NODEID": "0",
-            "SLURM_PROCID": rank, "SLURM_LOCALID": rank,
-        },
-        "mpirun": lambda rank: {
-            "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-            "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": job,
-        },
-    }[launcher]  # fmt: skip
-    run_each(tmp_path, [(words(table, model_folder), variables(rank)) for rank in ("0", "1")])
-    assert places(tmp_path / "out") == [(0, 0, 0), (0, 1, 1)]
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["launcher"] == launcher
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("several", [False, True], ids=["one process", "several by the variables"])
-def test_accelerate_launch(tmp_path: Path, several: bool) -> None:
-    """On CPUs it starts one process, whatever --num_processes says; variables make it one of several."""
-    make_place(tmp_path, None)
-    command = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
-    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "run_classify.py", "--data", "my.csv"]
-    if several:
-        outputs = run_python_ranks(2, *command, folder=tmp_path, interpreter=forked_python())
-        launches = [json.loads(output) for output in outputs]
-    else:
-        launches = [json.loads(run_python(tmp_path, *command).stdout)]
-    assert [(one["machine"] or 0, one["rank"], one["local_rank"]) for one in launches] == (
-        TWO if several else [(0, 0, -1)]
-    )
-    assert {one["launcher"] for one in launches} == {"environment" if several else "none"}
-
-
-def test_fewer_rows_than_ranks(command: Callable[..., Any], table: Path, model_folder: Path) -> None:
-    more = ["--max-train-samples", "2", "--nproc", "3"]
-    done = command("run_classify.py", *words(table, model_folder), *more)
-    assert done.returncode == 2
-    assert len(set(done.stderr.splitlines())) == 1, done.stderr
-    assert "2 training rows cannot be split over 3 devices" in done.stderr
+    assert places(tmp_path / "out") == TWO
 
 
 @pytest.mark.parametrize("what", ["arguments", "data", "class weights", "model"])
@@ -283,14 +187,7 @@ def test_ranks_that_were_started_differently_do_not_train(model_folder: Path, tm
             (shared / "weights.json").write_text(json.dumps(weights))
             more = ["--class-weights", "weights.json"]
         processes.append(start(shared, "run_classify.py", *words(Path("my.csv"), Path("model")), *more, **place))
-    try:
-        done = [process.finish(90) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [one.returncode for one in done] == [2, 2]
-    errors = [one.stderr for one in done]
-    assert errors[0].startswith(f"error: rank 1: expected the same {what} as on rank 0")
-    assert errors[0].count("\n") == 1
-    assert errors[1] == errors[0]
+    for output in finish(processes, 90, [2, 2]):
+        (error,) = (line for line in output.splitlines() if line.startswith("error: "))
+        assert error.startswith(f"error: rank 1: expected the same {what} as on rank 0")
     assert not list(tmp_path.glob("here-*/out"))

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from tests.support.processes import (
     unlaunched,
 )
 from tests.support.runs import make_config, read_json
-from tests.support.tasks import CASES
 
 pytestmark = pytest.mark.distributed
 
@@ -130,24 +128,6 @@ def test_prediction_divided_over_three_processes_is_that_of_one(run_all: dict[in
         assert float(a["confidence"]) == pytest.approx(float(b["confidence"]), abs=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_every_task_is_predicted_by_several_processes_as_by_one(name: str, model_folder: Path, tmp_path: Path) -> None:
-    case = CASES[name]
-    table = case.write(tmp_path / "my.csv")
-    out = train(make_config(model_folder, table, tmp_path / "out", folds=0, num_train_epochs=1.0, **case.options))
-    words = ["classify", "predict", "--model", str(out), "--data", str(table), "--cpu", "--out"]
-    for file, more in (("one.csv", ()), ("three.csv", ("--nproc", "3"))):
-        done = run(tmp_path, *words, file, *more)
-        assert done.returncode == 0, done.stderr
-    one, three = (list(csv.reader((tmp_path / file).open(encoding="utf-8"))) for file in ("one.csv", "three.csv"))
-    assert one[0][-len(case.added) :] == list(case.added)
-    assert len(one) == len(three)
-    for row, other in zip(one, three, strict=True):
-        for cell, divided in zip(row, other, strict=True):
-            assert cell == divided or float(cell) == pytest.approx(float(divided), abs=1e-5)
-
-
 def count_own_rows(folder: Path, texts: list[str]) -> None:
     """Each rank computes some of the texts, and all together each text once."""
     with classify.load_classifier(str(folder), use_cpu=True, distributed=True) as classifier:
@@ -229,31 +209,6 @@ def test_only_one_process_writes(
     assert done.stdout.count("result: out") == 1
 
 
-def test_nproc_returns_the_workers_code_and_its_line(
-    command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
-) -> None:
-    """A fault that only the workers can find: checkpoints of which none is valid."""
-    bad = tmp_path / "out" / "checkpoints" / "step-00000001"
-    bad.mkdir(parents=True)
-    (bad / "manifest.json").write_text("{}")
-    words = flags(uneven, model_folder, "--output-dir", "out", "--nproc", "2", "--resume")
-    done = command("classify", "train", *words)
-    assert done.returncode == 3
-    assert set(done.stderr.splitlines()) == {done.stderr.splitlines()[0]}, "both say the same"
-    assert done.stderr.startswith("error: out/checkpoints: no checkpoint is valid")
-
-
-def test_an_error_under_torchrun_is_one_line(
-    python: Callable[..., Any], uneven: dict[str, Path], model_folder: Path
-) -> None:
-    begin = time.monotonic()
-    words = flags(uneven, model_folder, "--text-column", "nothing")
-    done = python(*TORCHRUN, "2", SCRIPT, *words, PYTHON_EXEC=forked_python())
-    assert done.returncode == 1, "torchrun's own code"
-    assert "error: --text-column nothing" in done.stderr
-    assert time.monotonic() - begin < 60
-
-
 def test_resume_in_other_processes(
     command: Callable[..., Any], uneven: dict[str, Path], model_folder: Path, tmp_path: Path
 ) -> None:
@@ -314,7 +269,6 @@ def long_nproc(
     ("number", "to_all", "code"),
     [
         (signal.SIGINT, True, 130),
-        pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, False, 129, marks=[pytest.mark.slow, HANGUP]),
     ],
@@ -372,32 +326,3 @@ def test_a_signal_to_one_of_two_processes_ends_both_behind_the_same_step(
     (step,) = stopped[0]
     assert stopped[1] == []
     assert read_json(tmp_path / "out" / "checkpoints" / f"step-{int(step):08d}" / "state.json")["step"] == int(step)
-
-
-@pytest.mark.slow
-def test_tables_are_tokenized_before_the_processes_meet_and_once_for_all(
-    tmp_path: Path, uneven: dict[str, Path], model_folder: Path
-) -> None:
-    """A rank that waits for the other has its tokens in the cache; the other reads the same files."""
-    words = flags(uneven, model_folder, "--max-steps", "1", "--head", "random", "--output-dir", "out")
-    places = [{**place, "XDG_CACHE_HOME": str(tmp_path)} for place in rank_environments(2)]
-
-    def entries() -> dict[str, tuple[int, int]]:
-        result = {path: path.stat() for path in (tmp_path / "classify" / "tokens").glob("[!.]*/*")}
-        return {str(path): (about.st_ino, about.st_mtime_ns) for path, about in result.items()}
-
-    ranks = [start(tmp_path, "run_classify.py", *words, **places[0])]
-    try:
-        deadline = time.monotonic() + 90
-        while len(entries()) < 6 and ranks[0].process.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        made = entries()
-        assert len(made) == 6, "ids and offsets of three tables"
-        assert ranks[0].process.is_alive(), "it waits for the other"
-        ranks.append(start(tmp_path, "run_classify.py", *words, **places[1]))
-        done = [rank.finish(90) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [one.returncode for one in done] == [0, 0], done
-    assert entries() == made

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import DISTRIBUTED, commands, make_place, type_in
-from tests.support.processes import ROOT, SCRIPT, forked_python, free_port, not_here
+from tests.support.processes import ROOT, forked_python, free_port, not_here
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -45,14 +44,6 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=2
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=2
 PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
-
-
-def words(table: Path, model: Path, out: Path) -> list[str]:
-    return [
-        "--data", str(table), "--model", str(model), "--cpu",
-        "--contrastive-steps", "0", "--max-steps", "2", "--report-to", "none",
-        "--output-dir", str(out),
-    ]  # fmt: skip
 
 
 def ranks_of(folder: Path) -> tuple[str, list[tuple[int, int, int]]]:
@@ -154,19 +145,6 @@ def test_the_documented_tasks_of_srun(slurm: dict[str, str], tmp_path: Path) -> 
     launches = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: one["rank"])
     assert [(one["machine"], one["rank"], one["local_rank"]) for one in launches] == FOUR
     assert {(one["launcher"], one["world_size"], one["local_world_size"]) for one in launches} == {("srun", 4, 2)}
-
-
-def test_a_batch_job_without_srun_is_one_process(
-    slurm: dict[str, str], table: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    """Though the job has four tasks: only srun would start them, and waiting for them would be a hang."""
-    script = tmp_path / "job.sh"
-    script.write_text('#!/bin/sh\nexec "$@"\n')
-    printed = submit(
-        slurm, tmp_path / "log", "--nodes=2", "--ntasks-per-node=2", "--export=ALL", str(script), sys.executable,
-        SCRIPT, *words(table, model_folder, tmp_path / "out"),
-    )  # fmt: skip
-    assert ranks_of(tmp_path / "out") == ("none", [(0, 0, -1)]), printed
 
 
 def test_mpirun(model_folder: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def train_every_task(folder: Path, results: Path, strategy: Any = "auto") -> Non
     """Train in every way of this world size, and store weights and logits."""
     world = start_world(TrainingConfig(use_cpu=True, strategy=strategy))
     size: int | str = "sharded" if strategy == "fsdp" else world.world_size
-    for name in tasks():
+    for name in NAMES:
         for micro, packed in [*WAYS[size], *([PLAIN] if size == 1 else [])]:
             logits, tensors = train_task(folder, world, name, micro, packed)
             if world.is_main:
@@ -121,7 +121,7 @@ def weights(file: Path) -> Any:
     return np.concatenate([result[name].ravel().astype(np.float64) for name in names]), result["logits"]
 
 
-NAMES = list(tasks())
+NAMES = [name for name in tasks() if name != "labels"]  # those with weights are no easier
 
 
 @pytest.mark.parametrize(("world", "micro", "packed"), [(world, *way) for world in WAYS for way in WAYS[world]])

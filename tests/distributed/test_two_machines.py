@@ -5,7 +5,6 @@ Nobody sets GLOO_SOCKET_IFNAME: the program finds the interface by the route to 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -18,24 +17,10 @@ from typing import Any
 
 import pytest
 
-import classify
-from classify.config.run_config import RunConfig
-from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.documents import DISTRIBUTED, commands, make_place
-from tests.support.processes import (
-    ROOT,
-    SCRIPT,
-    Process,
-    finish,
-    forked_python,
-    free_port,
-    not_here,
-    rank_environments,
-    start,
-    unlaunched,
-)
+from tests.support.processes import SCRIPT, finish, forked_python, free_port, not_here, rank_environments, start
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -248,27 +233,6 @@ def test_a_table_missing_on_one_machine_ends_the_other(
     assert not (homes[0] / "out").exists()
 
 
-def train_by_script(model: Path) -> None:
-    training = TrainingConfig(use_cpu=True, max_steps=1, report_to="none")
-    classify.train(RunConfig(DataConfig(data="my.csv"), ModelConfig(model=str(model), head="random"), training))
-
-
-def test_a_script_whose_table_is_missing_on_one_machine_ends_the_other(
-    machines: tuple[str, str], model_folder: Path, tmp_path: Path
-) -> None:
-    """The same through the Python interface, where an exception says it."""
-    homes = two_homes(tmp_path)
-    (homes[1] / "my.csv").unlink()
-    places = rank_environments(1, 1, address=ADDRESSES[0])
-    ranks = [
-        Process(train_by_script, [model_folder], home, {**unlaunched(), **place}, network=name)
-        for name, home, place in zip(machines, homes, places, strict=True)
-    ]
-    outputs = finish(ranks, 60, [1, 1])
-    assert "InputError: --data my.csv: no such file" in outputs[1]
-    assert "InputError: rank 1 on machine 1 stopped: --data my.csv: no such file" in outputs[0]
-
-
 def test_predictions_of_two_machines(
     machines: tuple[str, str], model_folder: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:
@@ -296,60 +260,3 @@ def test_predictions_of_two_machines(
     assert shown[1].count(f"error: --data {tables[1]}: no such file") == 1
     assert shown[0].count(f"error: rank 1 on machine 1 stopped: --data {tables[1]}: no such file") == 1
     assert "aborted" not in "".join(shown).lower()
-
-
-@pytest.fixture
-def named_hosts(machines: tuple[str, str]) -> Iterator[list[str]]:
-    """The machines know each other as algo-1 and algo-2, by an /etc/hosts of their own (ip-netns(8))."""
-    names = ["algo-1", "algo-2"]
-    lines = "".join(f"{address} {name}\n" for address, name in zip(ADDRESSES, names, strict=True))
-    folders = [Path("/etc/netns") / machine for machine in machines]
-    for folder in folders:
-        folder.mkdir(parents=True)
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + lines)
-    yield names
-    for folder in folders:
-        shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # somebody else's machines are there, too
-        folders[0].parent.rmdir()
-
-
-def test_the_hosts_of_a_sagemaker_job(
-    machines: tuple[str, str], named_hosts: list[str], model_folder: Path, tmp_path: Path
-) -> None:
-    """Tasks of MPI, one a machine, with the library's stand-in: they meet at the first of SM_HOSTS, by its name.
-
-    SM_CURRENT_HOST is what mpirun makes of it: that of the first machine for both. Their own host names differ.
-    """
-    channel = tmp_path / "train"
-    channel.mkdir()
-    table = tiny.write_table(channel / "my.csv", tiny.table_rows(60))
-    job = {
-        "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
-        "SM_HOSTS": json.dumps(named_hosts),
-        "SM_CURRENT_HOST": named_hosts[0],
-        "PYTHONPATH": str(ROOT / "tests" / "standins" / "sagemaker"),
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-        "PMIX_NAMESPACE": "1304035329",
-    }
-    words = [
-        sys.executable, SCRIPT, "--model", str(model_folder), "--max-steps", "3", "--report-to", "none",
-        "--data", str(table), "--output-dir", str(tmp_path / "model"),
-    ]  # fmt: skip
-    shown = start_on_both(
-        machines,
-        tmp_path,
-        [shlex.join(["unshare", "--uts", "sh", "-c", f"hostname {name}; {shlex.join(words)}"]) for name in named_hosts],
-        [{**unlaunched(), **job, "OMPI_COMM_WORLD_RANK": str(rank)} for rank in range(2)],
-    )
-    run = json.loads((tmp_path / "model" / "run.json").read_text())
-    assert (run["launcher"], run["status"]) == ("smddprun", "finished")
-    assert [(place["machine"], place["rank"], place["local_rank"]) for place in run["topology"]] == [
-        (0, 0, 0),
-        (1, 1, 0),
-    ]
-    assert "smddp" in shown[0]
-    assert str(table) in shown[0]
-    assert "result: " not in shown[1]

@@ -55,19 +55,8 @@ def train_in(
     """Train; returns the output folder, what was printed, and what each process asked of which device."""
     (place / "settings.yaml").write_text(SETTINGS)
     log = place / f"{name}.log"
-    words = [
-        "--data",
-        str(table),
-        "--model",
-        str(model_folder),
-        "--epochs",
-        "1",
-        "--output-dir",
-        name,
-        "--verbose",
-        *flags,
-    ]
-    words = [SCRIPT, "--config", "settings.yaml", *words]
+    words = [SCRIPT, "--config", "settings.yaml", "--data", str(table), "--model", str(model_folder), "--epochs", "1"]
+    words += ["--output-dir", name, "--verbose", *flags]
     environment = {**standin_environment(kind), "STANDIN_LOG": str(log), **environment}
     interpreter = interpreter or standin_python(kind)
     if processes:

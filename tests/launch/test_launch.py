@@ -26,10 +26,6 @@ def test_a_place_given_by_hand_replaces_what_stood_there(monkeypatch: pytest.Mon
     assert "GROUP_RANK" not in os.environ
 
 
-def test_with_a_local_rank_there_may_be_several_machines() -> None:
-    assert Launch.spawned(1, 2, "tcp://node0:29500", 0).spans_machines
-
-
 def test_the_flag_of_old_launchers_stands_for_the_variable() -> None:
     environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     place = Launch.read(environment, local_rank=1)
@@ -76,7 +72,15 @@ def test_a_world_of_one_needs_no_launcher(place: dict[str, str]) -> None:
     assert Launch.read(place) == Launch()
 
 
-@pytest.mark.parametrize("place", [{"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "2"}])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"RANK": "0"},
+        {"RANK": "1", "WORLD_SIZE": "1"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"PMI_SIZE": "2", "PMI_RANK": "1"},  # of an unknown launcher: each would train alone
+    ],
+)
 def test_other_worlds_need_all_variables(place: dict[str, str]) -> None:
     with pytest.raises(DeviceError):
         Launch.read(place)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from classify.launch.process import keep_freed_memory
-
 # Pages that the kernel hands out while 20 MiB are taken and freed ten times over.
 FAULTS = """
 import os, resource
@@ -61,8 +59,3 @@ def test_the_persons_own_settings_hold() -> None:
     kept, count = faults(MALLOC_TRIM_THRESHOLD_="131072")
     assert not kept
     assert count >= 10  # one for each time, even if all 20 MiB come at once
-
-
-def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert not keep_freed_memory({})

@@ -21,7 +21,6 @@ except RuntimeError:
     signals.end_if_terminated()
 print("still here")
 """
-LEFT_ALONE = NOTED.replace("NAME", "SIGTERM").replace("        os.kill(os.getpid(), signal.SIGTERM)\n", "")
 IGNORED = NOTED.replace("SIG_DFL", "SIG_IGN")
 
 
@@ -37,7 +36,3 @@ def test_a_noted_signal_ends_the_process_when_an_error_was_faster(number: signal
 
 def test_a_sighup_that_nohup_ignores_stays_ignored() -> None:
     assert run(IGNORED.replace("NAME", "SIGHUP")) == (0, "still here\n")
-
-
-def test_without_a_signal_the_error_is_for_its_caller() -> None:
-    assert run(LEFT_ALONE) == (0, "still here\n")

@@ -3,7 +3,8 @@
 `run` and `start` give the program a process of its own: its working folder, its environment, its signals, its exit
 code. `run_ranks` does so for several ranks of one run, `run_distributed_test` runs a function of a test in each rank.
 What the import order or a launcher is at stake for starts a real interpreter instead: `run_python`. Of a launcher that
-is real the ranks may still be forked: `forked_python` is what it then starts as python.
+is real the ranks may still be forked: `forked_python` is what it then starts as python. An interpreter that imports
+torch takes ten seconds of a core, a forked process half a second.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
+
+from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "run_classify.py")
@@ -148,75 +151,53 @@ def _child(
     folder: str,
     environment: dict[str, str],
     network: str | None,
-    out: str,
-    err: str,
-) -> None:
-    """In the forked process: make it what a fresh one would be, then call the target; its result is the exit code."""
+    *files: str,
+) -> NoReturn:
+    """In the forked process: call the target as a fresh one would; its result is the exit code."""
     os.setsid()
     if network is not None:
         descriptor = os.open(f"/var/run/netns/{network}", os.O_RDONLY)
         assert ctypes.CDLL(None).setns(descriptor, 0) == 0, f"no network namespace {network}"
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    for number, name in ((1, out), (2, err)):
+    for number, name in enumerate(files, start=1):
         descriptor = os.open(name, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process lives
-    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
-    faulthandler.register(_PRINT_STACKS, sys.stderr, all_threads=True)
-    code = 1
-    try:
-        code = target(*arguments) or 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    # Without the interpreter's own end, as multiprocessing does it: this is a copy of the server.
-    os._exit(code)
+    faulthandler.register(_PRINT_STACKS, 2, all_threads=True)
+    forked.call(functools.partial(target, *arguments), folder, environment)
 
 
 @functools.cache
 def forked_python() -> str:
     """A command that does what `python` does with a script or a module, in a process forked from the server.
 
-    For the ranks of a real launcher, see rank_client.py. Its folder holds nothing else, so that it can stand on PATH.
-    Where the system is not Linux, it is the interpreter.
+    Its folder holds nothing else, so that it can stand on PATH. Where the system is not Linux, it is the interpreter.
     """
     if sys.platform != "linux":
         return sys.executable
     listener, executable = make_client()
     start_server()
-    _context.Process(target=_serve_ranks, args=(listener, executable), daemon=True).start()
+    _context.Process(target=_serve, args=(listener, executable), daemon=True).start()
     listener.close()
     return executable
 
 
 def make_client() -> tuple[socket.socket, str]:
-    """A socket for rank_server.py to listen at, and a `python` that asks there."""
+    """A socket for `forked.serve` to listen at, and a `python` that asks there."""
     folder = Path(tempfile.mkdtemp(dir=_outputs.name))
     address = str(folder.with_suffix(".socket"))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen(64)
-    words = [sys.executable, "-I", "-S", str(ROOT / "tests" / "support" / "rank_client.py"), address, sys.executable]
+    words = [sys.executable, "-I", "-S", forked.__file__, address, sys.executable]
     (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     (folder / "python").chmod(0o755)
     return listener, str(folder / "python")
 
 
-def _serve_ranks(listener: socket.socket, executable: str) -> None:
-    """In a process forked from the server, whose exit functions are not those of ranks, and which ends with it."""
-    from tests.support.rank_server import serve
-
+def _serve(listener: socket.socket, executable: str) -> None:
+    """In a process forked from the server, whose exit functions are not those of ranks."""
     atexit._clear()
-    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
-    serve(listener, executable, os.getppid())
+    forked.serve(listener, executable, os.getppid())
 
 
 def _program(words: Sequence[str], executable: str) -> int:
@@ -317,33 +298,14 @@ def run_python_ranks(
     interpreter: str = sys.executable,
     **environment: str,
 ) -> list[str]:
-    """As `run_ranks`, but real interpreters with these arguments: where what is imported is at stake."""
-    outputs = [tempfile.TemporaryFile("w+", dir=_outputs.name) for _ in range(count)]  # noqa: SIM115 - closed with it
-    ranks = [
-        subprocess.Popen(
-            [interpreter, *arguments],
-            cwd=folder,
-            env={**unlaunched(), **place, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        for place, output in zip(rank_environments(*[count // machines] * machines), outputs, strict=True)
-    ]
-    deadline = time.monotonic() + timeout
-    try:
-        for rank in ranks:
-            rank.wait(max(0.1, deadline - time.monotonic()))
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-        texts = []
-        for output in outputs:
-            output.seek(0)
-            texts.append(output.read())
+    """As `run_ranks`, but interpreters with these arguments: where what is imported is at stake."""
+    places = rank_environments(*[count // machines] * machines)
+    with ThreadPoolExecutor(count) as pool:
+        own = {"timeout": timeout, "interpreter": interpreter, **environment}
+        done = list(pool.map(lambda place: run_python(folder, *arguments, **own, **place), places))
+    texts = [one.stdout + one.stderr for one in done]
     codes = [code] * count if isinstance(code, int) else list(code)
-    assert [rank.returncode for rank in ranks] == codes, "\n---\n".join(texts)
+    assert [one.returncode for one in done] == codes, "\n---\n".join(texts)
     return texts
 
 

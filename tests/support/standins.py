@@ -58,8 +58,10 @@ def standin_python(kind: str) -> str:
         return sys.executable
     listener, executable = make_client()
     with listener:
+        code = "from tests.support import forked; import socket; import tests.support.preload; "
+        code += f"forked.serve(socket.socket(fileno={listener.fileno()}), {executable!r}, {os.getpid()})"
         subprocess.Popen(  # which ends with this process
-            [sys.executable, "-m", "tests.support.rank_server", str(listener.fileno()), executable, str(os.getpid())],
+            [sys.executable, "-c", code],
             env={**unlaunched(), **ONE_THREAD, **standin_environment(kind)},
             cwd=ROOT,
             pass_fds=[listener.fileno()],

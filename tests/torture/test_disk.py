@@ -7,7 +7,6 @@ import itertools
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,57 +116,6 @@ def test_a_failed_write_leaves_the_older_checkpoint(
     assert (result.step, problems) == (1, [])
 
 
-def test_a_checkpoint_is_on_the_disk_before_its_rename_and_that_before_an_older_one_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A machine that loses power keeps what was flushed: each file whole, then both folders."""
-    save(tmp_path, 1)
-    events: list[Any] = []
-    fsync, rename, replace = os.fsync, Path.rename, Path.replace
-
-    def note_flush(descriptor: int) -> None:
-        about = os.fstat(descriptor)
-        events.append((about.st_ino, about.st_size if stat.S_ISREG(about.st_mode) else None))
-        fsync(descriptor)
-
-    def note_rename(path: Path, target: Path) -> Path:
-        events.append("remove" if path.name == "step-00000001" else "other")  # an older one is renamed first
-        return rename(path, target)
-
-    def note_replace(path: Path, target: Path) -> Path:
-        events.append("replace")
-        return replace(path, target)
-
-    monkeypatch.setattr(os, "fsync", note_flush)
-    monkeypatch.setattr(Path, "rename", note_rename)
-    monkeypatch.setattr(Path, "replace", note_replace)
-    made = save(tmp_path, 2)
-    files = {path.name: (path.stat().st_ino, path.stat().st_size) for path in made.iterdir()}
-    folder, parent = ((path.stat().st_ino, None) for path in (made, tmp_path))
-    assert set(files) == {"model.safetensors", "optimizer.safetensors", "state.json", checkpoint.MANIFEST}
-    at_folder, at_rename, at_parent, at_removal = (
-        events.index(event) for event in (folder, "replace", parent, "remove")
-    )
-    assert set(files.values()) <= set(events[:at_folder])
-    assert at_folder < at_rename < at_parent < at_removal
-
-
-def test_a_checkpoint_of_the_same_step_stays_until_the_new_one_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path, 1)
-
-    def refuse(_: int) -> None:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="quota"):
-        save(tmp_path, 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    result, _ = checkpoint.find_newest(tmp_path)
-    assert result is not None
-
-
 FILE_EVENTS = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove")
 LAST = 26
 
@@ -225,10 +173,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(place: Path, left: int = 0) -> None:
     """Leave so many bytes on a file system."""
     (place / "ballast").write_bytes(bytes(shutil.disk_usage(place).free - left))
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*"))
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,17 +23,12 @@ from tests.support.runs import COMMAND_FILES, FILES, read_json
 LINE = "error: interrupted\n"
 
 
-def interrupt_at(name: str, how: str, program: str, words: Sequence[str]) -> int:
+def interrupt_at(name: str, program: str, words: Sequence[str]) -> int:
     """The program, with Ctrl-C when it comes to a function."""
     function = mock.DEFAULT
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
-        if how == "sent again":
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         signal.raise_signal(signal.SIGINT)
-        if how == "twice":
-            time.sleep(1.1)
-            signal.raise_signal(signal.SIGINT)
         return function(*arguments, **options)
 
     sys.argv = [program, *words]
@@ -45,32 +39,16 @@ def interrupt_at(name: str, how: str, program: str, words: Sequence[str]) -> int
 
 
 def interrupted(
-    folder: Path,
-    name: str,
-    words: Sequence[str],
-    how: str = "once",
-    program: str = "run_classify.py",
-    **environment: str,
+    folder: Path, name: str, words: Sequence[str], program: str = "run_classify.py", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """What came of it."""
-    return Process(interrupt_at, (name, how, program, list(words)), folder, unlaunched() | environment).finish(20)
+    return Process(interrupt_at, (name, program, list(words)), folder, unlaunched() | environment).finish(20)
 
 
 @pytest.fixture
 def words(model_folder: Path, table: Path) -> list[str]:
-    return [
-        "--data",
-        str(table),
-        "--model",
-        str(model_folder),
-        "--cpu",
-        "--contrastive-steps",
-        "0",
-        "--epochs",
-        "2",
-        "--report-to",
-        "none",
-    ]
+    flags = "--cpu --contrastive-steps 0 --epochs 2 --report-to none"
+    return ["--data", str(table), "--model", str(model_folder), *flags.split()]
 
 
 def temporaries(folder: Path) -> list[Path]:
@@ -80,7 +58,6 @@ def temporaries(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        pytest.param("classify.training.setup.load_tokenizer", None, id="tokenizer", marks=pytest.mark.slow),
         pytest.param("classify.data.tokenize._write", None, id="tokens", marks=pytest.mark.slow),
         pytest.param("classify.training.setup.load_for_training", None, id="model", marks=pytest.mark.slow),
         pytest.param("classify.training.run.make_record", set(), id="folder", marks=pytest.mark.slow),
@@ -114,17 +91,6 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
 
 
 @pytest.mark.slow
-def test_twice_a_second_apart_in_the_training_loop(words: list[str], tmp_path: Path) -> None:
-    done = interrupted(
-        tmp_path, "classify.training.callbacks.Evaluate.score_epoch", [*words, "--output-dir", "out"], "twice"
-    )
-    assert (done.returncode, done.stderr) == (130, LINE)
-    assert temporaries(tmp_path) == []
-    assert read_json(tmp_path / "out" / "run.json")["status"] == "interrupted"
-    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == ["step-00000000"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     ["classify.prediction.pytorch.load_trained", "classify.prediction.pytorch.compute_local_logits", "os.fsync"],
@@ -136,15 +102,6 @@ def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp
     done = interrupted(tmp_path, where, predict, program="classify")
     assert (done.returncode, done.stderr) == (130, LINE)
     assert list((tmp_path / "there").iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_launcher_that_hands_it_on(words: list[str], tmp_path: Path, rank: int) -> None:
-    """Processes that a terminal has sent it get it from their launcher once more."""
-    place = rank_environments(2)[rank]
-    done = interrupted(tmp_path, "classify.training.setup.load_tokenizer", words, "sent again", **place)
-    assert (done.returncode, done.stderr) == (130, LINE)
 
 
 @pytest.mark.slow

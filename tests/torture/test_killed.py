@@ -69,22 +69,8 @@ def train(folder: Path, at: int, words: Sequence[str]) -> int:
 def words(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A command that makes and removes checkpoints; the best one is not the last one."""
     table = tiny.write_table(tmp_path_factory.mktemp("killed") / "my.csv", tiny.table_rows(90))
-    return [
-        *(
-            "--data",
-            str(table),
-            "--model",
-            str(model_folder),
-            "--cpu",
-            "--contrastive-steps",
-            "0",
-            "--head",
-            "random",
-            "--learning-rate",
-            "3e-4",
-        ),
-        *("--epochs", "3", "--batch-size", "16", "--save-steps", "2", "--report-to", "none"),
-    ]
+    flags = "--cpu --contrastive-steps 0 --head random --learning-rate 3e-4 --epochs 3 --batch-size 16 --save-steps 2"
+    return ["--data", str(table), "--model", str(model_folder), *flags.split(), "--report-to", "none"]
 
 
 @pytest.fixture(scope="module")

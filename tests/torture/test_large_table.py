@@ -54,22 +54,8 @@ def measured(folder: Path, *words: str) -> dict[str, float]:
 
 
 def test_it_is_trained_on_and_predicted_in_seconds(large: Path, model_folder: Path, tmp_path: Path) -> None:
-    trained = measured(
-        tmp_path,
-        *(
-            "train",
-            "--data",
-            str(large),
-            "--model",
-            str(model_folder),
-            "--cpu",
-            "--contrastive-steps",
-            "0",
-            "--report-to",
-            "none",
-        ),
-        *("--max-steps", str(STEPS), "--batch-size", str(BATCH), "--output-dir", "out"),
-    )
+    flags = f"--cpu --contrastive-steps 0 --report-to none --max-steps {STEPS} --batch-size {BATCH} --output-dir out"
+    trained = measured(tmp_path, "train", "--data", str(large), "--model", str(model_folder), *flags.split())
     run, metrics = read_json(tmp_path / "out" / "run.json"), read_json(tmp_path / "out" / "metrics.json")
     (parts,) = [guess["value"] for guess in run["guesses"] if guess["what"] == "split"]
     assert parts == "train 80,000, validation 10,000, test 10,000"

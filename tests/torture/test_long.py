@@ -40,6 +40,7 @@ class Watch(classify.TrainerCallback):
         self.seen[state.step] = process.memory_full_info().uss, process.num_fds()
 
 
+@pytest.mark.slow
 def test_memory_and_files_stay_flat_in_one_process(model_folder: Path, tmp_path: Path) -> None:
     table, watch = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(600)), Watch()
     config = make_config(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import tiny
 from tests.support.processes import run
 
 PLANTED = "hf_plantedplantedplanted"
@@ -36,11 +35,3 @@ def test_tokens_of_the_environment_are_written_nowhere(
     assert not [path for path in written if PLANTED.encode() in path.read_bytes()]
     if code == 0:
         assert len(written) > 10
-
-
-@pytest.mark.slow
-def test_doctor_prints_no_token(tmp_path: Path) -> None:
-    """Its output goes into bug reports."""
-    tiny.write_table(tmp_path / "my.csv", tiny.table_rows(9))
-    done = run(tmp_path, "classify", "doctor", **SECRETS)
-    assert PLANTED not in done.stdout + done.stderr

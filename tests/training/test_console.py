@@ -17,7 +17,7 @@ import pytest
 from classify import console
 from classify.config.output import OutputConfig
 from classify.config.schema import TrainingConfig
-from classify.console import ProgressLines, align_columns, count_cells, pad_text, progress_bar
+from classify.console import ProgressLines, align_columns, progress_bar
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
@@ -122,11 +122,6 @@ def test_the_line_of_a_step_says_how_training_goes(
         r"\d+\.\d GiB",
         lines[-1],
     )
-
-
-def test_wide_characters_take_two_cells() -> None:
-    assert [count_cells(text) for text in ("物流", "ab", "é", "e\u0301", "ｱ")] == [4, 2, 1, 1, 1]
-    assert [pad_text(text, 6) for text in ("物流", "使用咨询", "ab")] == ["物流  ", "使用… ", "ab    "]
 
 
 def test_columns_are_aligned() -> None:

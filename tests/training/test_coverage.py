@@ -55,14 +55,6 @@ def test_the_default_model_is_refused_for_texts_it_cannot_read(thai: Path, tmp_p
 
 
 @pytest.mark.embedded
-def test_the_default_model_is_taken_where_it_is_named(
-    thai: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(config(thai, tmp_path / "out", DEFAULT_MODEL, contrastive_steps=0, num_train_epochs=1.0))
-    assert f"are unknown to {DEFAULT_MODEL} (most letters are Thai); if the scores are poor" in capsys.readouterr().out
-
-
-@pytest.mark.embedded
 @pytest.mark.distributed
 def test_two_processes_refuse_with_one_cause(thai: Path, command: Callable[..., Any]) -> None:
     done = command(

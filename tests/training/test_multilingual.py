@@ -57,7 +57,11 @@ def _installed() -> None:
 
 @pytest.mark.embedded
 @pytest.mark.parametrize(
-    ("texts", "new"), [(GERMAN, "Ihr habt das Geld zweimal abgebucht"), (CHINESE, "怎么扣了我两次款")]
+    ("texts", "new"),
+    [
+        (GERMAN, "Ihr habt das Geld zweimal abgebucht"),
+        pytest.param(CHINESE, "怎么扣了我两次款", marks=pytest.mark.slow),
+    ],
 )
 def test_a_table_in_another_language_is_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: dict[str, list[str]], new: str

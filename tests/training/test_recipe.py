@@ -16,7 +16,7 @@ from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.findings import decisions_of, notes_of
+from tests.support.findings import decisions_of
 from tests.support.runs import make_config, read_json
 
 SIZES = [8, 50, 300, 1_000, 2_000, 3_999, 4_000, 9_999, 10_000, 50_000, 1_000_000]
@@ -37,14 +37,6 @@ def test_more_rows_are_seen_less_often_in_larger_batches() -> None:
     assert choose_recipe(2_000, 1_024).learning_rate < choose_recipe(2_000, 384).learning_rate
     assert choose_recipe(2_000, 384, lora=True).learning_rate == 5e-4
     assert choose_recipe(2_000, 384, preset="fast") == Recipe(16, 0, 7e-5, 0)
-
-
-def test_more_rows_never_take_fewer_steps() -> None:
-    """But where a batch doubles."""
-    for fewer, more in itertools.pairwise(SIZES):
-        few, many = (choose_recipe(rows, 384, contrastive=False) for rows in (fewer, more))
-        steps = [rows * r.num_train_epochs / r.batch_size for rows, r in ((fewer, few), (more, many))]
-        assert steps[1] >= steps[0] or many.batch_size > few.batch_size
 
 
 @pytest.mark.parametrize(
@@ -68,41 +60,6 @@ def test_more_rows_never_take_fewer_steps() -> None:
 def test_flags_of_steps_that_are_not_taken_are_named(given: dict[str, Any], flags: list[str]) -> None:
     config = RunConfig(DataConfig(data="a.csv")).replace(**given).resolve(100, 384)
     assert sorted(config.flags_without_effect(fits_head=config.model.head != "keep")) == flags
-
-
-@pytest.mark.parametrize(
-    ("given", "notes"),
-    [
-        ({"loss": "focal"}, ["without epochs --loss has no effect; add --epochs 3, or drop it"]),
-        (
-            {"loss": "focal", "sampler": "balanced"},
-            ["without epochs --loss, --sampler have no effect; add --epochs 3, or drop them"],
-        ),
-        ({"lora_rank": 8}, ["without --lora, --lora-rank has no effect; add --lora, or drop it"]),
-        (
-            {"lora_rank": 8, "lora_alpha": 8},
-            ["without --lora, --lora-rank, --lora-alpha have no effect; add --lora, or drop them"],
-        ),
-        ({"lora_rank": 8, "lora": True}, []),
-        (
-            {"metric_for_best_model": "loss", "keep": "last", "num_train_epochs": 1.0},
-            ["with --keep last, --metric-for-best-model selects no weights; drop one of them"],
-        ),
-        ({"metric_for_best_model": "loss", "num_train_epochs": 1.0}, []),
-        (
-            {"metric_for_best_model": "loss", "keep": "last"},
-            ["without epochs --metric-for-best-model has no effect; add --epochs 3, or drop it"],
-        ),
-    ],
-)
-def test_notes_name_the_flags_without_effect(given: dict[str, Any], notes: list[str]) -> None:
-    config = RunConfig(DataConfig(data="a.csv")).replace(**given).resolve(100, 384)
-    assert config.notes_without_effect(fits_head=True) == notes
-
-
-def test_a_run_prints_the_flags_without_effect(model_folder: Path, table: Path) -> None:
-    config = RunConfig(DataConfig(data=str(table)), ModelConfig(model=str(model_folder), lora_rank=8))
-    assert "without --lora, --lora-rank has no effect; add --lora, or drop it" in notes_of(check(config))
 
 
 PAIRS, STEPS = ", 50 contrastive steps", ", --contrastive-steps"

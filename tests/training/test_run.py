@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ import transformers
 from safetensors.torch import load_file
 
 import classify
-from classify.errors import InputError
+from classify.errors import ClassifyError, InputError
 from classify.launch.launch import Launch
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained, load_trained
@@ -30,13 +29,21 @@ from classify.training import checkpoint, linear_probe
 from classify.training.output_dir import plan_output_dir
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.processes import SCRIPT, run_python, unlaunched
 from tests.support.runs import EPOCHS, FILES, make_config, read_json, worse_in_the_end
 
 
 @pytest.fixture(scope="module")
 def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "one"))
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The scores of each epoch."""
+    return [line["eval"] for line in log_of(folder) if "eval" in line]
 
 
 def test_the_folder_holds_what_the_contract_says(finished: Path) -> None:
@@ -89,11 +96,13 @@ def test_run_json_tells_how_it_came_about(finished: Path, table: Path) -> None:
     assert (result["parallel_mode"], result["n_gpu"]) == ("not_parallel", 0), "as in TrainingArguments"
     for guess in result["guesses"]:
         assert set(guess) == {"what", "value", "why", "flag"}
+        assert guess["why"]
+        assert guess["flag"].startswith("--")
     assert result["versions"]["torch"]
 
 
 def test_the_log_has_exact_losses(finished: Path) -> None:
-    lines = [json.loads(line) for line in (finished / "train_log.jsonl").read_text().splitlines()]
+    lines = log_of(finished)
     steps = [line for line in lines if "loss" in line]
     assert [line["step"] for line in steps] == [3, 5, 6]
     assert [line["step"] for line in lines if "eval" in line] == [3, 6]
@@ -137,12 +146,7 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
     [
         ("model.safetensors", b"\x00\x01", "model.safetensors is not a safetensors file, or is truncated; copy"),
         ("classify.json", b"{}", "must be of format 1. Got one without 'max_length' instead"),
-        (
-            "classify.json",
-            b'{"format": 2, "task": "single_label", "text_column": "a", "max_length": 9}',
-            "Got format 2",
-        ),
-        ("classify.json", b'{"format": 1, "text_column": "a", "max_length": 9}', "Got one without 'task' instead"),
+        ("classify.json", b'{"format": 2, "task": "single_label", "max_length": 9}', "Got format 2"),
         (
             "classify.json",
             b'{"format": 1, "task": "single_label", "text_column": "a", "max_length": 9}',
@@ -198,20 +202,11 @@ def test_an_unwritable_folder_is_told_before_the_work(
         plan_output_dir(make_config(finished, table, tmp_path / "out"), Launch())
 
 
-@pytest.mark.slow
-def test_prediction_does_not_import_training(tmp_path: Path) -> None:
-    code = "import classify.prediction.pytorch, sys; print('classify.training.trainer' in sys.modules)"
-    assert run_python(tmp_path, "-c", code).stdout == "False\n"
-
-
 @pytest.mark.parametrize(
     ("texts", "line"),
     [
         ("my card", "texts must be a list of strings. Got the string 'my card' instead."),
         (["my card", None], "texts must be a list of strings. Got None at index 1 instead."),
-        (["my card", "", 7.0], "texts must be a list of strings. Got 7.0 at index 2 instead."),
-        (None, "texts must be a list of strings. Got None instead."),
-        ({"text": "my card"}, "texts must be a list of strings. Got {'text': 'my card'} instead."),
         (pandas.DataFrame({"text": ["my card"]}), "texts must be a list of strings. Got a DataFrame instead."),
     ],
 )
@@ -231,14 +226,6 @@ def test_texts_come_in_any_sequence(finished: Path) -> None:
         assert classifier.probabilities(np.array([], dtype=str)).shape == (0, 3)
 
 
-def test_one_text_alone_is_packed_too(finished: Path) -> None:
-    """Whether packing is exact is asked once, and a single text must not answer it wrongly for all later ones."""
-    with classify.load_classifier(str(finished), use_cpu=True) as classifier:
-        first = classifier.probabilities(["my card was stolen"])
-        assert classifier.classifier.packed
-        np.testing.assert_array_equal(classifier.probabilities(["my card was stolen"]), first)
-
-
 def test_a_random_head_is_not_that_of_the_folder(finished: Path) -> None:
     trained = load_trained(finished, pad_token_id=0).model
     old = trained.classifier.weight
@@ -256,14 +243,6 @@ def test_what_is_for_the_command_line_is_refused(model_folder: Path, table: Path
     with pytest.raises(InputError, match="nproc is for the command line"):
         train(make_config(model_folder, table, tmp_path / "out", nproc=2))
     assert not (tmp_path / "out").exists()
-
-
-def test_values_become_what_their_field_holds(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    config = make_config(model_folder, table, tmp_path / "out")
-    config = config.replace(data=Path(table))
-    config = config.replace(num_train_epochs="1")
-    config = config.validate()
-    assert (config.data.data, config.training.num_train_epochs) == (str(table), 1.0)
 
 
 def test_the_same_command_gives_the_same_bits(finished: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -321,9 +300,8 @@ def test_the_best_epoch_is_kept(
     settings = {**worse_in_the_end(tmp_path), "metric_for_best_model": metric, "seed": 3, "precision": "fp32"}
     settings |= {"calibrate": "none"}
     out = train(make_config(model_folder, table, tmp_path / "out", **settings))
-    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
-    losses = [line["eval"]["loss"] for line in log if "eval" in line]
-    values = losses if metric == "loss" else [line["eval"][metric] for line in log if "eval" in line]
+    losses = [scores["loss"] for scores in evaluations(out)]
+    values = [scores[metric] for scores in evaluations(out)]
     scores = [(-value if metric == "loss" else value, -loss) for value, loss in zip(values, losses, strict=True)]
     best = scores.index(max(scores))
     assert best < EPOCHS - 1, "the test needs a run that gets worse"
@@ -342,12 +320,8 @@ def test_patience_ends_a_run_that_gets_no_better(
     settings = {**worse_in_the_end(tmp_path), "keep": "auto"}
     whole = train(make_config(model_folder, table, tmp_path / "whole", **{**settings, "keep": "last"}))
     out = train(make_config(model_folder, table, tmp_path / "out", **settings, patience=1))
-    evaluations = [
-        [line for line in map(json.loads, (folder / "train_log.jsonl").read_text().splitlines()) if "eval" in line]
-        for folder in (out, whole)
-    ]
-    ended = len(evaluations[0])
-    assert evaluations[0] == evaluations[1][:ended]
+    ended = len(evaluations(out))
+    assert evaluations(out) == evaluations(whole)[:ended]
     assert ended < EPOCHS, "the test needs a run that gets worse"
     result = read_json(out / "metrics.json")
     assert (result["train"]["epochs"], result["best_epoch"]) == (ended, ended - 1)
@@ -360,16 +334,14 @@ def test_patience_ends_a_run_that_gets_no_better(
     assert read_json(out / "metrics.json")["train"]["epochs"] == EPOCHS
 
 
-@pytest.mark.parametrize("keep", ["auto", "last"])
 def test_a_better_epoch_that_may_be_chance_is_not_kept(
-    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: str
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same run: on 30 evaluation rows 0.46 and 0.34 are not two standard errors apart."""
-    out = train(make_config(model_folder, table, tmp_path / "out", **{**worse_in_the_end(tmp_path), "keep": keep}))
+    out = train(make_config(model_folder, table, tmp_path / "out", **{**worse_in_the_end(tmp_path), "keep": "auto"}))
     result = read_json(out / "metrics.json")
     assert result["best_epoch"] == EPOCHS
-    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
-    scores = [line["eval"]["macro_f1"] for line in log if "eval" in line]
+    scores = [one["macro_f1"] for one in evaluations(out)]
     assert result["eval"]["macro_f1"] == pytest.approx(scores[-1])
     line = f"macro F1 {scores[-1]:.3f} on 30 validation rows; epoch {scores.index(max(scores)) + 1} had"
     assert f"keep: last weights ({line} {max(scores):.3f}, which may be chance; --keep)" in capsys.readouterr().out
@@ -385,8 +357,7 @@ def test_among_epochs_of_one_macro_f1_the_lowest_loss_is_the_best(
     changes |= {"learning_rate": 1e-6, "lr_scheduler_type": "constant", "dropout": 0.0, "keep": "best"}
     out = train(make_config(model_folder, table, tmp_path / "out", **changes))
     result = read_json(out / "metrics.json")
-    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
-    scores = [line["eval"] for line in log if "eval" in line]
+    scores = evaluations(out)
     losses = [score["loss"] for score in scores]
     assert {score["accuracy"] for score in scores} == {result["probe"]["accuracy"]}, "the test needs equal predictions"
     assert len(set(losses)) == 3
@@ -400,8 +371,7 @@ def harmful(folder: Path) -> dict[str, Any]:
     return {"eval_data": str(rows), "dropout": 0.0, "learning_rate": 0.2, "lr_scheduler_type": "constant"}
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("limit", "resumed"), [(1, False), (2, True)])
 def test_the_start_is_kept_where_no_epoch_beats_it(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: int, resumed: bool
 ) -> None:
@@ -411,8 +381,7 @@ def test_the_start_is_kept_where_no_epoch_beats_it(
         changes |= {"resume_from_checkpoint": True}
     out = train(make_config(model_folder, table, tmp_path / "out", **changes))
     result = read_json(out / "metrics.json")
-    log = [json.loads(line) for line in (out / "train_log.jsonl").read_text().splitlines()]
-    scores = [line["eval"]["accuracy"] for line in log if "eval" in line]
+    scores = [one["accuracy"] for one in evaluations(out)]
     assert len(scores) == 2
     assert max(scores) < result["probe"]["accuracy"], "the test needs a run that does harm"
     assert result["best_epoch"] == 0
@@ -448,8 +417,6 @@ def test_random_head_has_no_probe(model_folder: Path, table: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("pairs", [0, 5])
 def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path, pairs: int) -> None:
-    from classify.errors import ClassifyError
-
     steps = {"learning_rate": 1e30, "max_grad_norm": 0.0, "contrastive_steps": pairs}
     config = make_config(model_folder, table, tmp_path / "out", **steps)
     with pytest.raises(ClassifyError, match=r"diverged\. .*ower --learning-rate"):
@@ -459,8 +426,6 @@ def test_a_diverging_run_says_so(model_folder: Path, table: Path, tmp_path: Path
 
 def test_weights_that_are_not_finite_are_not_saved(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """The loss of a step is that of the weights before it, so it does not show what the step did to them."""
-    from classify.errors import ClassifyError
-
     changes = {"learning_rate": 1e39, "save_steps": 1, "warmup_steps": 0, "contrastive_steps": 0}
     with pytest.raises(ClassifyError, match=r"step 1: some weights are not finite at .* lower --learning-rate"):
         train(make_config(model_folder, table, tmp_path / "out", **changes))
@@ -477,43 +442,6 @@ def test_a_run_that_learned_nothing_says_so(
     assert any("all 12 test rows are predicted as" in note for note in notes), notes
     assert any("12 test rows are too few: accuracy has a 95 % CI of" in note for note in notes), notes
     assert read_json(out / "run.json")["status"] == "finished"
-
-
-@pytest.mark.parametrize(("precision", "part"), [("fp16", "fp16 needs a GPU"), ("tf32", "needs an NVIDIA GPU")])
-def test_precisions_a_cpu_does_not_have(
-    model_folder: Path, table: Path, tmp_path: Path, precision: str, part: str
-) -> None:
-    if torch.accelerator.is_available():
-        pytest.skip("this machine has an accelerator")
-    with pytest.raises(InputError, match=part):
-        train(make_config(model_folder, table, tmp_path / "out", precision=precision, use_cpu=False))
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_reader_that_leaves_does_not_end_the_training(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    """As with `| head`: nobody reads on, the result must be there all the same."""
-    words = [
-        "--data",
-        str(table),
-        "--model",
-        str(model_folder),
-        "--cpu",
-        "--contrastive-steps",
-        "0",
-        "--max-steps",
-        "2",
-        "--output-dir",
-        "out",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, SCRIPT, *words], cwd=tmp_path, env=unlaunched(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(timeout=60) == 0
-    assert read_json(tmp_path / "out" / "run.json")["status"] == "finished"
 
 
 def test_texts_without_words_have_no_baseline(
@@ -538,17 +466,16 @@ def test_a_long_text_model_reads_512_tokens_unless_asked(tmp_path: Path, capsys:
         assert ("512 is the default limit; --max-length" in message) is (wanted is None)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_are_saved_in_half_and_scored_as_saved(
-    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
+    model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The file is half as large, a stock model, and its predictions are those in predictions.csv."""
     whole = train(make_config(model_folder, table, tmp_path / "whole", max_steps=2))
-    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=2, save_dtype=dtype))
-    assert f"saved weights: {dtype} (probabilities of 12 rows change by at most " in capsys.readouterr().out
+    out = train(make_config(model_folder, table, tmp_path / "out", max_steps=2, save_dtype="bfloat16"))
+    assert "saved weights: bfloat16 (probabilities of 12 rows change by at most " in capsys.readouterr().out
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, out)]
     assert sizes[1] < 0.6 * sizes[0]
-    assert {str(tensor.dtype) for tensor in load_file(out / "model.safetensors").values()} == {f"torch.{dtype}"}
+    assert {str(tensor.dtype) for tensor in load_file(out / "model.safetensors").values()} == {"torch.bfloat16"}
     with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     with classify.load_classifier(str(out), use_cpu=True) as classifier:
@@ -566,6 +493,5 @@ def test_an_encoder_with_nearly_constant_features_starts_with_a_random_head(
     model = tiny.make_model(tmp_path / "flat", spread=0.02)
     out = train(make_config(model, table, tmp_path / "out"))
     assert "note: the head starts random" in capsys.readouterr().out
-    lines = map(json.loads, (out / "train_log.jsonl").read_text().splitlines())
-    assert max(line["loss"] for line in lines if "loss" in line) < 1.5
+    assert max(line["loss"] for line in log_of(out) if "loss" in line) < 1.5
     assert read_json(out / "metrics.json")["probe"] is None

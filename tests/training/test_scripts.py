@@ -12,7 +12,6 @@ import pytest
 
 from classify.tables.read import read_table
 from tests.support import tiny
-from tests.support.processes import ROOT, SCRIPT
 from tests.support.runs import read_json
 
 # By label, the words that tell a text's class.
@@ -83,16 +82,3 @@ def test_from_a_table_to_predictions_and_a_stock_pipeline(
     assert read_json(out / "metrics.json")["test"]["per_class"].keys() == CLASSES.keys()
     assert read_table(str(out / "predictions.csv")).columns == got.columns
     assert read_json(out / "run.json")["config"]["data"]["text_column"] == TEXT
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("encoding", [None, "ascii"])
-def test_a_terminal_that_knows_ascii_only(
-    place: Path, python: Callable[..., Any], tmp_path: Path, encoding: str | None
-) -> None:
-    """What it cannot show is escaped; the files hold it all the same."""
-    variables = {"LC_ALL": "C", "PYTHONPATH": str(ROOT)} | ({"PYTHONIOENCODING": encoding} if encoding else {})
-    done = python(SCRIPT, *training(place), "--max-steps", "1", "--output-dir", "输出", **variables)
-    assert done.returncode == 0, done.stderr
-    assert ("result: 输出" if encoding is None else "result: \\u8f93\\u51fa") in done.stdout
-    assert set(read_table(str(tmp_path / "输出" / "predictions.csv")).column("predicted_label")) <= set(CLASSES)

@@ -24,7 +24,6 @@ from classify.tasks import multi_label, regression, single_label
 from classify.tasks.heads import read_class_weights
 from classify.tasks.multi_label import BinaryCrossEntropy
 from classify.tasks.single_label import CrossEntropy
-from classify.training.optimizer import make_optimizer
 from tests.support.runs import data_and_model, make_trainer
 from tests.support.worlds import start_world
 
@@ -162,13 +161,6 @@ def test_a_file_of_class_weights_that_changes_during_a_run_is_not_read_again(tmp
     assert task.head.class_weights(config, targets).tolist() == [1, 2]
 
 
-def test_class_weights_of_a_file_are_matched_by_name(tmp_path: Path) -> None:
-    (tmp_path / "w.json").write_text('{"b": 3, "a": 1.5}')
-    weights = read_class_weights(str(tmp_path / "w.json"), ["a", "b"])
-    assert weights is not None
-    assert weights.tolist() == [1.5, 3.0]
-
-
 @pytest.mark.parametrize("settings", [{"class_weights": "balanced"}, {"loss": "focal"}])
 def test_scores_have_no_classes_to_weigh(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="scores have no classes"):
@@ -199,11 +191,6 @@ def test_frozen_parts_get_no_gradient_and_the_rest_the_same(
     assert_same(got, {name: gradient for name, gradient in want.items() if depth[name] not in frozen})
 
 
-def test_more_layers_than_there_are_cannot_be_frozen(model_folder: Path) -> None:
-    with pytest.raises(InputError, match="--freeze-layers 3: the model has 2 layers"):
-        freeze(data_and_model(model_folder)[1], embeddings=False, layers=3)
-
-
 def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
     """Head 1, second layer 0.5, first 0.25, embeddings 0.125 of the rate; seen in the size of Adam's first step."""
     data, model = fresh(model_folder)
@@ -219,15 +206,6 @@ def test_layerwise_decay_of_the_learning_rate(model_folder: Path) -> None:
         moved = float((parameter.detach() - before[name]).abs().max())
         if not name.endswith("key.bias"):
             assert moved == pytest.approx(1e-3 * 0.5 ** (3 - depth[name]), rel=0.02), name
-
-
-def test_vectors_are_not_decayed(model_folder: Path) -> None:
-    _, model = fresh(model_folder)
-    optimizer = make_optimizer(model, dict(model.named_parameters()), TrainingConfig(), torch.device("cpu"))
-    assert {(p.ndim >= 2, group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]} == {
-        (True, 0.01),
-        (False, 0.0),
-    }
 
 
 # The rates of eight steps, two of them warm-up, as their names are understood everywhere; written out, not computed by

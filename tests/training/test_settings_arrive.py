@@ -13,11 +13,12 @@ from sklearn.metrics import f1_score
 from classify.config.schema import TrainingConfig
 from classify.data.split_rows import cap_rows
 from classify.evaluation import metrics
-from classify.modeling.lora import add_adapters
 from classify.tasks import single_label
 from classify.training import contrastive
 from classify.training.optimizer import make_optimizer
-from tests.support.runs import data_and_model, make_trainer
+from classify.training.run import train
+from tests.support import tiny
+from tests.support.runs import data_and_model, make_config, make_trainer
 from tests.support.worlds import start_world
 
 TASK = single_label.make("abc")
@@ -38,14 +39,6 @@ def test_the_optimizers_settings(model_folder: Path, setting: str, value: float,
     config = TrainingConfig(use_cpu=True, **{setting: value})
     groups = make_optimizer(model, dict(model.named_parameters()), config, torch.device("cpu")).param_groups
     assert groups[0][key] == expected
-
-
-def test_loras_rank_and_alpha(model_folder: Path) -> None:
-    _, model = data_and_model(model_folder)
-    add_adapters(model.model, 4, 12)
-    pairs = [module for module in model.model.modules() if hasattr(module, "lora_A")]
-    assert {module.scaling["default"] for module in pairs} == {3.0}
-    assert {module.lora_A["default"].out_features for module in pairs} == {4}
 
 
 def weights_after_pairs(folder: Path, **changes: Any) -> list[torch.Tensor]:
@@ -101,3 +94,19 @@ def test_macro_f1s_interval_is_that_of_resampled_rows(monkeypatch: pytest.Monkey
     assert interval == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=0.06 * width)
     monkeypatch.setattr(metrics, "_CELLS", 100)
     assert metrics.macro_f1_interval(targets, predicted, 0) == interval
+
+
+@pytest.mark.parametrize(
+    ("beside", "change"),
+    [({}, {"freeze_embeddings": True}), ({"lora": True}, {"lora_alpha": 2}), ({}, {"label_separator": "#"})],
+)
+def test_settings_that_a_whole_run_shows(
+    model_folder: Path, tmp_path: Path, beside: dict[str, Any], change: dict[str, Any]
+) -> None:
+    rows = [(text, f"{label}#all" if n % 3 else label) for n, (text, label) in enumerate(tiny.table_rows(60))]
+    table = tiny.write_table(tmp_path / "my.csv", rows)
+    weights = []
+    for name, settings in (("without", {}), ("with", change)):
+        config = make_config(model_folder, table, tmp_path / name, max_steps=2, folds=0, **beside, **settings)
+        weights.append((train(config) / "model.safetensors").read_bytes())
+    assert weights[0] != weights[1]

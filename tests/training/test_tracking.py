@@ -97,17 +97,6 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
         assert [value for _, value in got] == pytest.approx([value for _, value in wanted])
 
 
-def test_decisions_are_a_text(table: Path, model_folder: Path, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    done = run(tmp_path, *words(table, model_folder, "--report-to", "tensorboard"))
-    assert done.returncode == 0, done.stderr
-    events = EventAccumulator(str(tmp_path / "out" / "tensorboard" / "run"), size_guidance={"tensors": 0})
-    events.Reload()
-    (text,) = events.Tensors("decisions/text_summary")
-    assert b"- task: one of 3 classes" in text.tensor_proto.string_val[0]
-
-
 def test_a_resumed_run_draws_over_what_it_had_written_beyond_its_checkpoint(tmp_path: Path) -> None:
     first = TensorBoard(tmp_path, None)
     for step in range(1, 7):

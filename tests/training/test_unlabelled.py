@@ -53,14 +53,6 @@ def test_rows_without_a_label_are_predicted(model_folder: Path, table: Path, tmp
     assert parse_rows(plain / "predictions.csv") == parse_rows(result / "predictions.csv")
 
 
-def test_rows_without_a_label_are_left_out_where_that_is_asked_for(
-    model_folder: Path, table: Path, tmp_path: Path
-) -> None:
-    more = with_rows(table, tmp_path / "more.csv", ["who has my card,", "the app is slow,"])
-    result = run(model_folder, more, tmp_path / "out", drop_unlabelled=True)
-    assert not (result / "unlabelled.csv").exists()
-
-
 def test_a_run_is_the_same_however_labels_are_written(model_folder: Path, table: Path, tmp_path: Path) -> None:
     """Also in a test table; what was typed stays as it was in predictions.csv."""
     lines = table.read_text(encoding="utf-8").splitlines()

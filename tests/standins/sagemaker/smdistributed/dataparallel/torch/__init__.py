@@ -1,1 +1,0 @@
-"""As in SageMaker's images."""
