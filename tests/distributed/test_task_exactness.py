@@ -23,7 +23,6 @@ from classify.tasks.base import Task
 from classify.training import contrastive
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
-from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, make_trainer
 from tests.support.tasks import CLASSES, make_labels, score_of, words_of
 from tests.support.worlds import start_world
@@ -133,16 +132,6 @@ def test_the_weights_are_those_of_one_process(
     got, again = weights(results / f"{name}-{world}-{micro}-{packed}.safetensors")
     assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
     assert np.abs(again - logits).max() <= 1e-3
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_data_parallel_computes_the_same(results: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, tensors = train_task(results / "model", two_device_world(monkeypatch), name, 1, True)
-    expected, alone = weights(results / f"{name}-1-1-True.safetensors")
-    names = sorted(key for key in tensors if not key.endswith("key.bias"))
-    got = np.concatenate([tensors[key].numpy().ravel().astype(np.float64) for key in names])
-    assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
-    assert np.abs(logits - alone).max() <= 1e-3
 
 
 @pytest.mark.parametrize("name", ["pairs", "labels", "scores"])

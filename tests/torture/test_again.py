@@ -12,10 +12,15 @@ from classify.cli import main
 from tests.support import tiny
 from tests.support.processes import Process, start, unlaunched
 from tests.support.runs import COMMAND_FILES, read_json
-from tests.torture.test_long import words
 
 RESUMES = 1_000
 PAIRS = 20
+
+
+def words(table: Path, model: Path, *more: str) -> list[str]:
+    return [
+        "--data", str(table), "--model", str(model), "--cpu", "--contrastive-steps", "0", "--report-to", "none", *more,
+    ]  # fmt: skip
 
 
 def resume_again_and_again(folder: Path, arguments: list[str], count: int) -> int:

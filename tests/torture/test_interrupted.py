@@ -124,11 +124,8 @@ def test_a_rank_that_waits_for_the_others(words: list[str], tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("sign", "line"), [("model: ", "error: interrupted"), ("epoch 2 ", "which is saved; continue with --resume out")]
-)
-def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) -> None:
-    """While loading, and in training: the launcher has its own code and traceback, the program one line."""
+def test_under_torchrun(words: list[str], tmp_path: Path) -> None:
+    """The launcher has its own code and traceback, the program one line."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     epochs = words.index("--epochs") + 1
     longer = [*words[:epochs], "5000", *words[epochs + 1 :]]
@@ -143,7 +140,7 @@ def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) 
         )
         try:
             deadline = time.monotonic() + 60
-            while sign not in (tmp_path / "printed").read_text() and time.monotonic() < deadline:
+            while "epoch 2 " not in (tmp_path / "printed").read_text() and time.monotonic() < deadline:
                 assert launcher.poll() is None
                 time.sleep(0.05)
             os.killpg(launcher.pid, signal.SIGINT)
@@ -153,9 +150,8 @@ def test_under_torchrun(words: list[str], tmp_path: Path, sign: str, line: str) 
         finally:
             launcher.kill()
         message = (tmp_path / "errors").read_text()
-    # A rank that waits for the other to start ends at once, without a line.
-    assert message.count("error: ") == message.count(line), message
-    assert message.count(line) in ((0, 1, 2) if sign == "model: " else (1,)), message
+    assert message.count("error: ") == 1, message
+    assert "which is saved; continue with --resume out" in message
     assert message.count("Traceback") == message.count("SignalException: Process") == 1, message
     assert str(ROOT / "classify") not in message
     assert temporaries(tmp_path) == []

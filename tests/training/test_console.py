@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import re
 import sys
 import types
 from pathlib import Path
@@ -17,14 +16,12 @@ import pytest
 from classify import console
 from classify.config.output import OutputConfig
 from classify.config.schema import TrainingConfig
-from classify.console import ProgressLines, align_columns, progress_bar
+from classify.console import ProgressLines, progress_bar
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits
 from classify.modeling.hub import resolve_model
 from classify.modeling.loading import load_pretrained
 from classify.training import terminal
-from classify.training.run import train
-from tests.support.runs import make_config
 from tests.support.worlds import start_world
 
 
@@ -109,24 +106,3 @@ def test_where_there_is_no_terminal_progress_is_lines(monkeypatch: pytest.Monkey
     ]
     monkeypatch.setattr(console, "_allowed", False)
     assert not isinstance(progress_bar(40, 0, "step", enabled=True), ProgressLines)
-
-
-def test_the_line_of_a_step_says_how_training_goes(
-    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(console, "_INTERVAL", 0.0)
-    train(make_config(model_folder, table, tmp_path / "out", num_train_epochs=2.0, logging_steps=1))
-    lines = [line for line in capsys.readouterr().out.splitlines() if " steps/s, " in line and "epoch" in line]
-    assert re.fullmatch(
-        r"6 of 6 steps, \S+ steps/s, 0 s left, epoch 2\.00, loss \d\.\d{4}, \d+ rows/s, best macro F1 \d\.\d{3}, "
-        r"\d+\.\d GiB",
-        lines[-1],
-    )
-
-
-def test_columns_are_aligned() -> None:
-    assert align_columns([("run", "score"), ("a longer name", "1"), ("b", "")]) == [
-        "run            score",
-        "a longer name  1",
-        "b",
-    ]

@@ -150,17 +150,6 @@ def test_a_file_of_class_weights_that_does_not_fit(tmp_path: Path, content: str,
         read_class_weights(str(tmp_path / "w.json"), ["a", "b"])
 
 
-@pytest.mark.parametrize("kind", [single_label, multi_label])
-def test_a_file_of_class_weights_that_changes_during_a_run_is_not_read_again(tmp_path: Path, kind: Any) -> None:
-    """Else some folds of a cross-validation would be trained with others."""
-    path, targets = tmp_path / "w.json", np.zeros(2, dtype=np.int64)
-    path.write_text('{"a": 1, "b": 2}')
-    task, config = kind.make(["a", "b"]), TrainingConfig(class_weights=str(path))
-    task.check_settings(config)
-    path.write_text('{"a": 1, "b": 9}')
-    assert task.head.class_weights(config, targets).tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("settings", [{"class_weights": "balanced"}, {"loss": "focal"}])
 def test_scores_have_no_classes_to_weigh(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="scores have no classes"):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from classify import cli
 from classify.training import run
 from classify.training.progress import Progress
 from classify.training.terminal import Timeline
@@ -33,18 +32,6 @@ def test_a_run_keeps_its_phases(model_folder: Path, table: Path, tmp_path: Path)
     assert named | {"checkpoints", "baseline", "files"} <= seconds.keys()
     written = read_json(tmp_path / "out" / "metrics.json")["wall_seconds"]
     assert written - 0.5 < sum(seconds.values()) <= timeline.elapsed
-
-
-def test_a_run_that_has_nothing_to_do_leaves_its_seconds(
-    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["--data", str(table), "--model", str(model_folder), "--epochs", "1", "--cpu", "--contrastive-steps", "0"]
-    assert cli.main(["train", *words, "--output-dir", "out"]) == 0
-    before = read_json(tmp_path / "out" / "run.json")
-    assert "report" in before["seconds"]
-    assert cli.main(["train", "--resume", "out"]) == 0
-    assert read_json(tmp_path / "out" / "run.json")["seconds"] == before["seconds"]
 
 
 def test_without_the_best_step_the_scored_one_is_the_best() -> None:

@@ -81,11 +81,3 @@ def test_test_texts_that_were_trained_on_are_scored_apart(
     assert scored["accuracy"] == pytest.approx(sum(right) / 32)
     seen = 32 - scored["unseen"]["rows"]
     assert f"with the {seen} test texts that are also in the training split: accuracy" in capsys.readouterr().out
-
-
-def test_a_later_run_divides_as_the_first_did(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    first = run(model_folder, table, tmp_path / "first")
-    tested = {row["text"] for row in parse_rows(first / "predictions.csv")}
-    more = with_rows(table, tmp_path / "more.csv", [f"my card number {i} is lost,card" for i in range(30)])
-    later = run(model_folder, more, tmp_path / "later", split_like=str(first), seed=7)
-    assert tested <= {row["text"] for row in parse_rows(later / "predictions.csv")}

@@ -19,10 +19,6 @@ from typing import Any
 import torch
 
 _HERE = Path(__file__).resolve().parent
-# Kinds that torch has a slot for; whom it does not know share one.
-_OWN_SLOT = ("hpu", "xpu", "mps", "cuda")
-
-
 _products: list[str] = []
 
 
@@ -30,10 +26,10 @@ def begin(kind: str, backend: str | None) -> None:
     """Put devices of this kind into torch, with a process group of that name for them where they have one."""
     from torch.utils.cpp_extension import load
 
-    private = kind not in _OWN_SLOT
+    private = kind != "cuda"  # for which torch has a slot
     slot = "PrivateUse1" if private else kind.upper()
     names = [f"-DSTANDIN_SLOT={slot}", f"-DSTANDIN_FOR_{slot}"]
-    if private or kind == "hpu":  # for the others torch has listed what autocast does
+    if private:  # for CUDA torch has listed what autocast does
         names.append(f"-DSTANDIN_AUTOCAST=Autocast{slot}")
     native = load(
         f"standin_{'private' if private else kind}",

@@ -78,7 +78,7 @@ def register(native: Any, kind: str, backend: str) -> None:
     def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> VendorGroup:
         return VendorGroup(native, kind, backend, store, rank, size, timeout)
 
-    if backend not in ("nccl", "xccl"):
+    if backend != "nccl":
         dist.Backend.register_backend(backend, create, devices=[kind])
         return
 
