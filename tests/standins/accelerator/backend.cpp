@@ -1,18 +1,14 @@
 // A device that torch takes for an accelerator: its tensors lie in this machine's memory and the CPU computes on them.
 //
 // torch's PrivateUse1 slot (https://docs.pytorch.org/tutorials/advanced/privateuseone.html) is the one that torch_npu,
-// torch_mlu and others fill; Gaudi has one of its own, HPU, and torch itself fills CUDA, XPU and MPS where it is built
-// for NVIDIA's, Intel's and Apple's GPUs. STANDIN_SLOT names the one to be filled, STANDIN_FOR_<slot> is defined. What
-// is here is what torch asks of such a device: memory, views, copies, a device guard, hooks for torch.accelerator.
-// Every other operation goes through torch's own fall-back to the CPU.
+// others fill; torch itself fills CUDA where it is built for NVIDIA's GPUs. STANDIN_SLOT names the one to be filled,
+// STANDIN_FOR_<slot> is defined. What is here is what torch asks of such a device: memory, views, copies, a device
+// guard, hooks for torch.accelerator. Every other operation goes through torch's own fall-back to the CPU.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <ATen/detail/HPUHooksInterface.h>
-#include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <ATen/detail/XPUHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
@@ -37,38 +33,10 @@
 #define FILL(slot, m) TORCH_LIBRARY_IMPL(aten, slot, m)
 #define FILL_REST(slot, m) TORCH_LIBRARY_IMPL(_, slot, m)
 
-#if defined(STANDIN_FOR_HPU)
-#define STANDIN_HOOKS at::HPUHooksInterface
-#define STANDIN_HAS hasHPU
-#elif defined(STANDIN_FOR_XPU)
-#define STANDIN_HOOKS at::XPUHooksInterface
-#define STANDIN_HAS hasXPU
-#define STANDIN_IS_TORCHS 1
-#define STANDIN_AUTOGRAD AutogradXPU
-#elif defined(STANDIN_FOR_CUDA)
+#if defined(STANDIN_FOR_CUDA)
 #define STANDIN_HOOKS at::CUDAHooksInterface
-#define STANDIN_HAS hasCUDA
-#define STANDIN_IS_TORCHS 1
-#define STANDIN_AUTOGRAD AutogradCUDA
-#elif defined(STANDIN_FOR_MPS)
-#define STANDIN_HOOKS at::MPSHooksInterface
-#define STANDIN_HAS hasMPS
-#define STANDIN_IS_TORCHS 1
-#define STANDIN_AUTOGRAD AutogradMPS
 #else
 #define STANDIN_HOOKS at::PrivateUse1HooksInterface
-#endif
-
-#if defined(STANDIN_FOR_HPU)
-#define STANDIN_ONE_A_PROCESS 1  // a process acquires one Gaudi, and calls it hpu:0
-#else
-#define STANDIN_ONE_A_PROCESS 0
-#endif
-
-#if defined(STANDIN_FOR_MPS)
-#define STANDIN_HAS_DOUBLES 0  // Metal has no double precision
-#else
-#define STANDIN_HAS_DOUBLES 1
 #endif
 
 namespace {
@@ -136,8 +104,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return {kDevice, current}; }
   void setDevice(c10::Device device) const override {
-    const auto own = STANDIN_ONE_A_PROCESS ? 1 : device_count();
-    TORCH_CHECK(device.index() < own, device.str(), " is not there");
+    TORCH_CHECK(device.index() < device_count(), device.str(), " is not there");
     uncheckedSetDevice(device);
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
@@ -163,8 +130,8 @@ FILL_GUARD(STANDIN_SLOT);
 struct Hooks final : STANDIN_HOOKS {
   template <class... Arguments>
   explicit Hooks(Arguments&&...) {}  // torch's registry passes some, or none, by its version
-#ifdef STANDIN_HAS
-  bool STANDIN_HAS() const override { return true; }
+#if defined(STANDIN_FOR_CUDA)
+  bool hasCUDA() const override { return true; }
 #endif
   void init() const override {}
   bool isBuilt() const override { return true; }
@@ -184,12 +151,6 @@ struct Hooks final : STANDIN_HOOKS {
 
 // ---- operations ---------------------------------------------------------------------------------------------------
 
-c10::ScalarType type_of(std::optional<at::ScalarType> asked) {
-  const auto type = c10::dtype_or_default(asked);
-  TORCH_CHECK(STANDIN_HAS_DOUBLES || type != at::kDouble, c10::Device(kDevice), " does not support float64.");
-  return type;
-}
-
 c10::Device device_of(std::optional<at::Device> asked) {
   return asked.has_value() && asked->has_index() ? *asked : c10::Device(kDevice, current);
 }
@@ -198,14 +159,14 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> type, s
                  std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device_of(device));
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &memory, c10::DispatchKeySet(kKey),
-                                   type_of(type), format);
+                                   c10::dtype_or_default(type), format);
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<at::ScalarType> type,
                          std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
   const c10::DeviceGuard guard(device_of(device));
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &memory,
-                                           c10::DispatchKeySet(kKey), type_of(type));
+                                           c10::DispatchKeySet(kKey), c10::dtype_or_default(type));
 }
 
 // The same memory as a tensor of the CPU.
@@ -252,7 +213,7 @@ at::Tensor& set_part(at::Tensor& self, at::Storage source, c10::SymInt offset, c
                                       C10_AS_INTARRAYREF_SLOW(stride));
 }
 
-#if STANDIN_IS_TORCHS
+#if defined(STANDIN_FOR_CUDA)
 // Two operations in which torch would call kernels that it has where it is built for these devices.
 at::Tensor& copy_into(at::Tensor& self, const at::Tensor& from, bool) {
   on_cpu(self).copy_(on_cpu(from));
@@ -282,7 +243,7 @@ FILL(STANDIN_SLOT, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("_copy_from", &copy_from);
-#if STANDIN_IS_TORCHS
+#if defined(STANDIN_FOR_CUDA)
   m.impl("copy_", &copy_into);
   m.impl("scaled_dot_product_attention", &attend);
 #endif
@@ -295,8 +256,8 @@ FILL(STANDIN_SLOT, m) {
   m.impl("set_.source_Storage_storage_offset", &set_part);
 }
 
-#if STANDIN_IS_TORCHS
-FILL(STANDIN_AUTOGRAD, m) { m.impl("scaled_dot_product_attention", &attend); }
+#if defined(STANDIN_FOR_CUDA)
+FILL(AutogradCUDA, m) { m.impl("scaled_dot_product_attention", &attend); }
 #endif
 
 #ifdef STANDIN_AUTOCAST
@@ -334,16 +295,6 @@ void answer_for_cuda() {
 
 }  // namespace
 
-namespace at {  // the names under which torch looks them up
-#if defined(STANDIN_FOR_HPU)
-C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, Hooks);
-#elif defined(STANDIN_FOR_XPU)
-C10_REGISTER_CLASS(XPUHooksRegistry, XPUHooks, Hooks);
-#elif defined(STANDIN_FOR_MPS)
-C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, Hooks);
-#endif
-}  // namespace at
-
 #if defined(STANDIN_FOR_CUDA)
 namespace c10d {
 C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, Clock);
@@ -353,7 +304,7 @@ C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, Clock);
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 #if defined(STANDIN_FOR_CUDA)
   answer_for_cuda();
-#elif !defined(STANDIN_HAS)
+#else
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
 #endif
