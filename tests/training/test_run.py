@@ -146,7 +146,11 @@ def test_transformers_loads_the_folder_with_the_same_probabilities(finished: Pat
     [
         ("model.safetensors", b"\x00\x01", "model.safetensors is not a safetensors file, or is truncated; copy"),
         ("classify.json", b"{}", "must be of format 1. Got one without 'max_length' instead"),
-        ("classify.json", b'{"format": 2, "task": "single_label", "max_length": 9}', "Got format 2"),
+        (
+            "classify.json",
+            b'{"format": 2, "task": "single_label", "text_column": "a", "max_length": 9}',
+            "Got format 2",
+        ),
         (
             "classify.json",
             b'{"format": 1, "task": "single_label", "text_column": "a", "max_length": 9}',
