@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from classify.launch.describe import planned_cluster, table, words
-from classify.launch.launch import Launch
-from classify.launch.plan import Hardware, plan_devices
 from tests.support.person import Person
 
 
@@ -32,13 +30,6 @@ def test_unequal_machines() -> None:
         (0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 3, 0), (2, 4, 0), (2, 5, 1),
     ]  # fmt: skip
     assert [e["device"] for e in topology] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:0", "cuda:1"]
-
-
-def test_one_process_says_what_minus_one_means() -> None:
-    plan = plan_devices(Launch(), Hardware())
-    topology = [{"machine": 0, "rank": 0, "local_rank": -1, "device": "cpu"}]
-    assert "not started by a launcher (local rank -1)" in words(topology, plan)
-    assert "random" in table(topology, plan, 32, {})
 
 
 def test_a_planned_cluster_needs_no_torch(person: Person) -> None:

@@ -120,20 +120,6 @@ def test_few_rows_are_trained_on_in_pairs_alone(
     assert ("100 contrastive steps" in line) is (steps > 0)
 
 
-def test_another_table_gets_another_recipe(model_folder: Path, table: Path, tmp_path: Path) -> None:
-    """From the same settings; what was given stays."""
-    long = tiny.write_table(tmp_path / "long.csv", tiny.table_rows(6_000))
-    config = RunConfig(
-        DataConfig(data=str(table)),
-        ModelConfig(model=str(model_folder)),
-        TrainingConfig(output_dir=str(tmp_path / "o")),
-    )
-    assert check(config).config.training.num_train_epochs == 0
-    config = config.replace(learning_rate=1e-3, data=str(long))
-    used = check(config).config.training
-    assert (used.num_train_epochs, used.batch_size, used.learning_rate) == (3, 16, 1e-3)
-
-
 def test_the_fast_preset_keeps_a_head_that_has_seen_all_rows(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
