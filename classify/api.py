@@ -115,9 +115,7 @@ class Run:
         With `output_dir` the folder of `classify evaluate` is written there, with its report. Raises InputError for a
         table without the columns of training, or a folder that is not empty. Metrics of your own are not among them.
         """
-        from classify.data.split_record import find_trained
-        from classify.prediction.evaluate import evaluate
-        from classify.prediction.labelled import read_labelled
+        from classify.prediction.evaluate import evaluate, read_labelled
 
         if output_dir is not None and Path(output_dir).exists() and any(Path(output_dir).iterdir()):
             raise InputError(f"evaluate: output_dir {output_dir} is not empty; give another folder.")
@@ -125,12 +123,10 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="classify-") as made:
             labelled = read_labelled(str(self.folder), read)
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
-            hashes = labelled.table.text_hashes(labelled.texts.whole)[labelled.rows]
-            trained, _ = find_trained(str(self.folder), hashes)
-            if trained.any():
+            if (trained := labelled.trained).any():
                 seen = f"{trained.sum()} of {len(trained)} texts; the scores of the others are under 'unseen'"
                 warnings.warn(f"the model was trained on {seen if not trained.all() else 'all texts'}", stacklevel=2)
-            scores, unseen = evaluate(self._predictor, labelled, folder, trained)
+            scores, unseen = evaluate(self._predictor, labelled, folder)
             if output_dir is not None:
                 from classify.report.after_run import write_pages
 

@@ -20,7 +20,7 @@ from classify.launch.launch import Launch
 from classify.training.output_dir import nearest_existing
 
 if TYPE_CHECKING:
-    from classify.prediction.labelled import LabelledTable
+    from classify.prediction.evaluate import LabelledTable
 
 
 def make_parser(program: str) -> Parser:
@@ -43,8 +43,7 @@ def make_parser(program: str) -> Parser:
 def run(arguments: Sequence[str], program: str) -> int:
     options, launch = make_parser(program).parse(arguments, ["model", "data"]), Launch.read()
     allow_progress(launch.is_main)
-    from classify.data.split_record import find_trained
-    from classify.prediction.labelled import read_labelled
+    from classify.prediction.evaluate import evaluate, read_labelled
     from classify.tables.source import stem_of
 
     with announce_errors(launch, DeviceConfig(use_cpu=options.cpu)):
@@ -64,10 +63,8 @@ def run(arguments: Sequence[str], program: str) -> int:
             folder = _free_folder(name)
         if launch.checks_output_dir:
             _check_folder(folder, overwrite=options.overwrite_output_dir)
-        trained, _ = find_trained(options.model, labelled.table.text_hashes(labelled.texts.whole)[labelled.rows])
     from classify.evaluation import metrics
     from classify.evaluation.scope import COLUMN, summarize
-    from classify.prediction.evaluate import evaluate
     from classify.prediction.inputs import describe_table
     from classify.prediction.predictor import load_classifier
     from classify.report.after_run import write_pages
@@ -75,7 +72,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     with load_classifier(
         options.model, use_cpu=options.cpu, precision=options.precision, distributed=True, launch=launch
     ) as predictor:
-        scores, unseen = evaluate(predictor, labelled, folder, trained)
+        scores, unseen = evaluate(predictor, labelled, folder)
     if predictor.world.is_main:
         print(escape_controls(describe_table(labelled.table, labelled.texts)))
         shown, what = scores, "evaluation"
@@ -87,23 +84,23 @@ def run(arguments: Sequence[str], program: str) -> int:
             print(f"on all rows: {metrics.format_metrics(scores.metrics)}")
         if (entry := read_json(folder / "metrics.json").get(COLUMN)) is not None:
             print(escape_controls(summarize(entry)))
-        for note in _notes(labelled, int(trained.all()) * len(trained), rejects=predictor.scope is not None):
+        for note in _notes(labelled, rejects=predictor.scope is not None):
             print(escape_controls(f"note: {note}"))
         print(escape_controls(f"result: {folder}"))
         write_pages(folder)
     return 0
 
 
-def _notes(labelled: LabelledTable, trained: int, *, rejects: bool) -> list[str]:
-    """Return notes on what may be wrong with the table or make the scores misleading, and on renamed columns.
+def _notes(labelled: LabelledTable, *, rejects: bool) -> list[str]:
+    """List what may be wrong with the table or make the scores misleading, and the columns that are renamed.
 
-    `trained` is the number of texts, if the model was trained on all of them, else 0. `rejects`: the model tells texts
-    of no class, which an exported one does not.
+    `rejects`: the model tells texts of no class, which an exported one does not.
     """
     from classify.evaluation.predictions_file import note_renamed
     from classify.tables.roles import note_empty_texts
 
     table, task = labelled.table, labelled.task
+    trained = len(labelled.trained) if labelled.trained.all() else 0
     counts = task.targets.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
     outside = 0 if rejects else len(labelled.outside)

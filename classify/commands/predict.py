@@ -24,7 +24,7 @@ from classify.tables.source import STANDARD_INPUT, is_stream
 
 if TYPE_CHECKING:
     from classify.evaluation.scope import Scope
-    from classify.prediction.columns import PredictionColumns
+    from classify.tasks.columns import PredictionColumns
 _OUT = "predictions.csv"
 
 # Labels, of the most probable ones, that a single text's prediction lists.
@@ -236,8 +236,8 @@ def _scope(options: argparse.Namespace) -> Scope | None:
 def _columns(options: argparse.Namespace) -> tuple[PredictionColumns, list[str]]:
     """The columns to add to each row, and notes on what was required of them."""
     from classify.evaluation.predictions_file import EXACT, FOR_EXCEL
-    from classify.prediction.columns import PredictionColumns
     from classify.prediction.thresholds import find_confidence, find_set_limit
+    from classify.tasks.columns import PredictionColumns
     from classify.tasks.registry import trained_task
 
     task = trained_task(options.model).with_thresholds(flags.thresholds(options))

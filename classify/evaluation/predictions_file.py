@@ -25,9 +25,10 @@ FOLD_COLUMN = "fold"
 # Formats of probabilities and scores: for programs, and for readers of a spreadsheet.
 EXACT = ".8g"
 FOR_EXCEL = ".4f"
-_BOOLEAN = "accepted"
+# Column that says whether a prediction reaches the confidence that is asked for.
+ACCEPTED = "accepted"
 # The added columns of other names hold numbers.
-_TEXT_COLUMNS = ("predicted_label", "label_", _BOOLEAN)
+_TEXT_COLUMNS = ("predicted_label", "label_", ACCEPTED)
 # Between the labels of a cell.
 JOIN = "|"
 
@@ -67,4 +68,4 @@ def write_predictions(
     if write is write_csv:
         write = functools.partial(write_csv, for_excel=for_excel)
     with atomic_path(path) as temporary:
-        write(temporary, table, rows, Added(names, cells, numbers, frozenset({_BOOLEAN})))
+        write(temporary, table, rows, Added(names, cells, numbers, frozenset({ACCEPTED})))

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
-from classify.data.tokenize import Tokens
 from classify.errors import InputError
 from classify.evaluation.predictions_file import FILE as PREDICTIONS, read_predictions
 from classify.evaluation.scored_rows import FILE, ScoredRows
@@ -28,9 +27,12 @@ _LONG = 2_000
 
 @dataclass(frozen=True)
 class Sample:
-    """Texts to check an export on: some rows that `scored` the run, then texts at the edges; and their logits."""
+    """Texts to check an export on: some rows that `scored` the run, then texts at the edges; and their logits.
 
-    tokens: Tokens
+    `texts` are a list of texts, or the first and the second texts of pairs.
+    """
+
+    texts: list[list[str]]
     scored: ScoredRows
     logits: npt.NDArray[np.float32]
 
@@ -59,8 +61,7 @@ def draw_sample(predictor: Predictor) -> Sample:
     longest = " ".join([*max(columns[0], key=len).split(), "word"] * _LONG)[: 8 * _LONG]
     for number, column in enumerate(columns):  # a second text is never as long as the first
         column += [*_EDGES, longest] if number == 0 else [*reversed(_EDGES), "a"]
-    tokens = predictor.tokenize(columns[0], columns[1] if len(columns) > 1 else None)
-    return Sample(tokens, scored.take(chosen), predictor.compute_logits(tokens))
+    return Sample(columns, scored.take(chosen), predictor.split_outputs(predictor.outputs(*columns))[0])
 
 
 @dataclass(frozen=True)

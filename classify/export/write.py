@@ -64,7 +64,7 @@ def export_model(model: str, target: Target, out: Path) -> Check:
             write_json(made / "classify.json", settings)
             recorded = target.write(predictor, made, sample)
             with load_classifier(str(made)) as exported:
-                logits = exported.compute_logits(sample.tokens)
+                logits = exported.outputs(*sample.texts)
             check = Check.compare(predictor.task, sample, logits)
             _write_scored_rows(run, made, sample, logits)
             if (fault := target.find_fault(check, predictor.task)) is not None:

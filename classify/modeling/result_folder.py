@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from classify.errors import InputError
 from classify.files import atomic_dir, hash_files, read_json, write_json
 from classify.modeling.weight_files import tensor_shapes
+from classify.tables.table import Table
 from classify.tables.texts import TextColumns
+from classify.versions import versions
 
 # The model of an exported folder; a trained one has model.safetensors.
 EXPORTED = "model.onnx"
@@ -26,45 +31,56 @@ def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any
         write_json(temporary / "classify.json", settings)
 
 
+def describe_start(table: Table, task: str) -> dict[str, Any]:
+    """The entries of run.json that a training and an evaluation share: command, versions, table and task."""
+    described = ("path", "sha256", "form", "unit", "skipped", "columns")
+    return {
+        "command": sys.orig_argv,
+        "cwd": os.getcwd(),
+        "date": datetime.now().isoformat(timespec="seconds"),
+        "versions": versions(),
+        "task": task,
+        "data": {**{name: getattr(table, name) for name in described}, "rows": len(table)},
+        "guesses": [],
+    }
+
+
 def read_settings(folder: str) -> dict[str, Any]:
-    """Return classify.json of a result folder. Raises InputError if it is not a result folder of this program."""
-    path = Path(folder)
+    """Read classify.json of a result folder. Raises InputError if it is not a result folder of this program."""
+    path, model = Path(folder), f"--model {folder}"
     if not path.is_dir():
         got = "a file" if path.exists() else "no such folder"
-        raise InputError(f"--model {folder}: {got}. Expected the output folder of a training run.")
+        raise InputError(f"{model}: {got}. Expected the output folder of a training run.")
+    resume = f"Continue it with classify train --resume {shlex.quote(folder)}."
     try:
-        settings: dict[str, Any] = read_json(path / "classify.json")
+        settings = read_json(path / "classify.json")
     except FileNotFoundError:
-        unfinished = f" Continue it with classify train --resume {shlex.quote(folder)}."
+        unfinished = f" {resume}" if (path / "run.json").exists() else ""
         raise InputError(
-            f"--model {folder}: no classify.json in it; expected the output folder of a finished training run."
-            f"{unfinished if (path / 'run.json').exists() else ''}"
+            f"{model}: no classify.json in it; expected the output folder of a finished training run.{unfinished}"
         ) from None
     except ValueError as error:
-        raise InputError(f"--model {folder}: classify.json is not valid JSON ({error}).") from None
+        raise InputError(f"{model}: classify.json is not valid JSON ({error}).") from None
     settings = settings if isinstance(settings, dict) else {}
     missing = sorted({"task", "text_column", "max_length"} - set(settings))
     if settings.get("format") != FORMAT or missing:
+        got = f"one without {missing[0]!r}" if missing else f"format {settings.get('format')!r}"
         raise InputError(
-            f"--model {folder}: classify.json must be of format {FORMAT}. Got "
-            + (f"one without {missing[0]!r}" if missing else f"format {settings.get('format')!r}")
-            + " instead; predict with the version that trained the model (see run.json)."
+            f"{model}: classify.json must be of format {FORMAT}. Got {got} instead; predict with the version that "
+            "trained the model (see run.json)."
         )
     if not (path / "tokenizer_config.json").exists():  # without it transformers takes another tokenizer
-        raise InputError(f"--model {folder}: no tokenizer_config.json in it; copy the folder again.")
+        raise InputError(f"{model}: no tokenizer_config.json in it; copy the folder again.")
     if (path / EXPORTED).exists():
         return settings
     if (path / "export.json").exists():
-        raise InputError(f"--model {folder}: no {EXPORTED} in it; export the run again.")
+        raise InputError(f"{model}: no {EXPORTED} in it; export the run again.")
     try:
         tensor_shapes(path / "model.safetensors")
     except FileNotFoundError:
-        raise InputError(
-            f"--model {folder}: no model.safetensors in it; the run did not finish. Continue it with classify train "
-            f"--resume {shlex.quote(folder)}."
-        ) from None
+        raise InputError(f"{model}: no model.safetensors in it; the run did not finish. {resume}") from None
     except ValueError as error:
-        raise InputError(f"--model {folder}: model.safetensors {error}; copy the folder again.") from None
+        raise InputError(f"{model}: model.safetensors {error}; copy the folder again.") from None
     return settings
 
 
@@ -75,7 +91,7 @@ def trained_texts(settings: dict[str, Any]) -> TextColumns:
 
 
 def read_labels(folder: str) -> list[str]:
-    """The class names of a result folder, by class index. Raises InputError if its config.json has none."""
+    """Read the class names of a result folder, by class index. Raises InputError if its config.json has none."""
     try:
         names = read_json(Path(folder) / "config.json")["id2label"]
         return [names[str(number)] for number in range(len(names))]
@@ -88,21 +104,15 @@ def read_labels(folder: str) -> list[str]:
 
 def earlier_labels(model: str, task: str) -> list[str] | None:
     """The labels of a run's folder that was trained for `task`; None for any other model."""
-    settings = _read_any_settings(model)
-    return read_labels(model) if settings.get("task") == task else None
-
-
-def _read_any_settings(model: str) -> dict[str, Any]:
-    """Return classify.json of a model; {} if it is no run's folder."""
     try:
         settings = read_json(Path(model) / "classify.json")
     except (OSError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
+        return None
+    return read_labels(model) if isinstance(settings, dict) and settings.get("task") == task else None
 
 
 def fingerprint(folder: str) -> str:
-    """A hash of the files that determine the predictions of a result folder."""
+    """Hash the files that determine the predictions of a result folder."""
     path = Path(folder)
     model = EXPORTED if (path / EXPORTED).exists() else "model.safetensors"
     return hash_files(path, ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", model))

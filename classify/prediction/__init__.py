@@ -8,12 +8,10 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.prediction import (
-        columns as columns,
         drift as drift,
         evaluate as evaluate,
         explanations as explanations,
         inputs as inputs,
-        labelled as labelled,
         lines as lines,
         occlusion as occlusion,
         onnx as onnx,

@@ -24,13 +24,16 @@ from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.coverage import count_unknown
 from classify.prediction.predictor import Predictor
-from classify.prediction.stream import logit_blocks
+from classify.prediction.stream import compute_outputs
 from classify.tables.table import Table
 from classify.tables.text_hashes import EMPTY, TextHashes
 from classify.tables.texts import TextColumns
 
-# Rows of each table that the classifier sees at most and at least, and rows that are shown as most unlike.
-_ROWS, _FEWEST, _SHOWN = 2_000, 4, 3
+# Rows of each table that the classifier sees at most, and at least.
+_ROWS = 2_000
+_FEWEST = 4
+# Rows that are shown as most unlike the run's.
+_SHOWN = 3
 _FEATURES = 20_000
 _PERMUTATIONS = 2_000
 _IN_SCOPE = "probability of being in scope (median)"
@@ -51,7 +54,7 @@ class Properties:
 
 @dataclass(frozen=True)
 class Change:
-    """A property of the run's rows and of the new ones in words, and the corrected p-value of their being alike."""
+    """A property of the run's rows and of the new ones in words, and the p-value of their being alike."""
 
     name: str
     before: str
@@ -65,7 +68,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Drift:
-    """The changes of all properties; `auroc` is that of the classifier, 0.5 where it cannot tell the tables apart.
+    """The changes of all properties, and the AUROC of the classifier, 0.5 where it cannot tell the tables apart.
 
     `unlike` are the new rows that it is most certain of, the first ones first.
     """
@@ -76,32 +79,32 @@ class Drift:
     unlike: tuple[int, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All values."""
         changes = [{**vars(change), "clear": change.is_clear} for change in self.changes]
         return {"rows": list(self.rows), "changes": changes, "auroc": self.auroc, "unlike": list(self.unlike)}
 
 
 def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
     """Compare two tables; the p-values are corrected for the number of properties."""
-    tests = [_compare_numbers(name, before.numbers[name], now.numbers[name]) for name in before.numbers]
+    changes = [_compare_numbers(name, before.numbers[name], now.numbers[name]) for name in before.numbers]
     if before.labels and now.labels:
-        tests.append(_compare_labels(before.labels, now.labels, seed))
+        changes.append(_compare_labels(before.labels, now.labels, seed))
     auroc, p, unlike = _tell_apart(before.texts, now.texts, seed)
-    tests.append(("distinguishable by words (AUROC)", "0.500", f"{auroc:.3f}", p))
-    corrected = holm(np.array([test[-1] for test in tests]))
-    changes = [Change(*test[:3], float(p)) for test, p in zip(tests, corrected, strict=True)]
+    changes.append(Change("distinguishable by words (AUROC)", "0.500", f"{auroc:.3f}", p))
+    corrected = holm(np.array([change.p for change in changes])).tolist()
+    changes = [replace(change, p=p) for change, p in zip(changes, corrected, strict=True)]
     return Drift((len(before.texts), len(now.texts)), tuple(changes), auroc, unlike)
 
 
-def _compare_numbers(name: str, before: Numbers, now: Numbers) -> tuple[str, str, str, float]:
+def _compare_numbers(name: str, before: Numbers, now: Numbers) -> Change:
     """Compare distributions by the test of Kolmogorov and Smirnov."""
     from scipy.stats import ks_2samp
 
     middle = np.mean if name.endswith("(mean)") else np.median
-    return name, f"{middle(before):.3g}", f"{middle(now):.3g}", float(ks_2samp(before, now, method="asymp").pvalue)
+    p = float(ks_2samp(before, now, method="asymp").pvalue)
+    return Change(name, f"{middle(before):.3g}", f"{middle(now):.3g}", p)
 
 
-def _compare_labels(before: list[str], now: list[str], seed: int) -> tuple[str, str, str, float]:
+def _compare_labels(before: list[str], now: list[str], seed: int) -> Change:
     """Compare the shares of predicted labels; name the one that changed most.
 
     The p-value is the share of permuted tables whose chi-square is as large: with many or rare labels the distribution
@@ -117,13 +120,13 @@ def _compare_labels(before: list[str], now: list[str], seed: int) -> tuple[str, 
     # With both margins fixed, chi-square is this but for a factor.
     observed, permuted = (((first - expected) ** 2 / expected).sum(axis=-1) for first in (counts[0], drawn))
     p = (1 + (permuted >= observed * (1 - 1e-9)).sum()) / (1 + _PERMUTATIONS)
-    return f"share of {str(values[most])!r}", f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p)
+    return Change(f"share of {str(values[most])!r}", f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p))
 
 
 def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[int, ...]]:
     """The AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
 
-    A logistic regression on the baseline's features, trained on one half of the rows; the p-value is that of the test
+    A logistic regression on the baseline's features is trained on one half of the rows; the p-value is that of the test
     of Mann and Whitney on the other half. Scores of cross-validation would not be independent.
     """
     from scipy.stats import mannwhitneyu
@@ -135,7 +138,7 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
     chosen = [np.sort(draw.permutation(len(texts))[:_ROWS]) for texts in (before, now)]
     texts = [part[row] for part, rows in zip((before, now), chosen, strict=True) for row in rows.tolist()]
     is_new = np.repeat([0, 1], [len(rows) for rows in chosen])
-    if min(is_new.sum(), (1 - is_new).sum()) < _FEWEST:
+    if min(map(len, chosen)) < _FEWEST:
         return 0.5, 1.0, ()
     model = make_pipeline(make_features(texts, _FEATURES), LogisticRegression(C=1.0))
     learned, tested = train_test_split(np.arange(len(texts)), test_size=0.5, stratify=is_new, random_state=seed)
@@ -150,10 +153,10 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
 def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Drift, int]:
     """Compare a table with the rows that scored a run; return also how many rows were left out.
 
-    Of both the texts count that occur once in the two tables together: the same rule for both, so that neither the
-    replies that recur nor the size of a table look like a change, and no row that the model was trained on is among
-    them. Where models of folds predicted the run's rows, predictions are not compared. A collective. Raises InputError
-    where the folder lacks the rows, or no row is left.
+    In both, only texts count that occur once in the two tables together. With the same rule for both, neither replies
+    that recur nor the size of a table look like a change, and no row that the model was trained on counts. Where models
+    of folds predicted the run's rows, predictions are not compared. A collective. Raises InputError where the folder
+    lacks the rows, or no row is left.
     """
     folder = Path(predictor.folder)
     try:
@@ -170,17 +173,15 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     if not len(rows) or not len(kept):
         which = "the run's scored rows have" if len(rows) else f"{table.path} has"
         raise InputError(f"--data {table.path}: {which} no text that occurs once in both tables together.")
-    outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, rows)])
+    logits, in_scope = predictor.split_outputs(compute_outputs(predictor, table, texts, rows))
     by_folds = bool((metrics["test"] or metrics["eval"]).get("folds"))
     before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
-    logits, in_scope = predictor.split_outputs(outputs)
     now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)
     if in_scope is not None:
         before.numbers[_IN_SCOPE] = np.array(written.take(COLUMN, kept), dtype=np.float64)
         now.numbers[_IN_SCOPE] = in_scope.astype(np.float64)
     drift = find_drift(before, now, seed=0)
-    unlike = tuple(int(rows[place]) for place in drift.unlike)
-    return replace(drift, unlike=unlike), len(table) - len(rows)
+    return replace(drift, unlike=tuple(rows[list(drift.unlike)].tolist())), len(table) - len(rows)
 
 
 def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

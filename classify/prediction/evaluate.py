@@ -1,101 +1,165 @@
-"""Score a trained model on a table with labels, and write a folder that reports and comparisons read."""
+"""Read a table with labels, score a trained model on it, and write a folder that reports and comparisons read."""
 
 from __future__ import annotations
 
 import os
-import sys
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.split_record import find_trained
+from classify.data.splits import mark_outside
+from classify.errors import InputError, list_some
 from classify.evaluation.metrics import Sampling, Scores
-from classify.evaluation.predictions_file import write_predictions
+from classify.evaluation.predictions_file import FILE
 from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_dir, make_folders, write_json
-from classify.prediction.columns import PredictionColumns
-from classify.prediction.labelled import LabelledTable
+from classify.modeling.result_folder import describe_start, read_settings
+from classify.prediction.inputs import read_texts
 from classify.prediction.predictor import Predictor
-from classify.prediction.stream import logit_blocks
-from classify.versions import versions
+from classify.prediction.stream import compute_outputs
+from classify.tables.options import ReadOptions
+from classify.tables.roles import rename_alike
+from classify.tables.table import Table
+from classify.tables.text_hashes import TextHashes
+from classify.tables.texts import TextColumns, join_labels
+from classify.tasks.base import Task
+from classify.tasks.columns import PredictionColumns
+from classify.tasks.registry import trained_task
 
+# Column of several label columns together.
+_JOINED = "labels"
 # Seed of the intervals.
 _SEED = 42
 
 
-def evaluate(
-    predictor: Predictor, labelled: LabelledTable, folder: Path, trained: npt.NDArray[np.bool_]
-) -> tuple[Scores, Scores | None]:
+@dataclass(frozen=True)
+class LabelledTable:
+    """A table, its text columns, the task, and the rows (n,) that have a label with their targets (n, ...).
+
+    `trained` (n,): whether the model was trained on the text, of which `hashes` (n,) has the hash. `outside` (m,) are
+    the rows whose label means none of the classes; `column` is that of the labels.
+    """
+
+    table: Table
+    texts: TextColumns
+    task: Task
+    rows: npt.NDArray[np.int64]
+    targets: npt.NDArray[Any]
+    hashes: TextHashes
+    trained: npt.NDArray[np.bool_]
+    outside: npt.NDArray[np.int64]
+    column: str
+
+
+def read_labelled(
+    model: str,
+    data: str | Table,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    options: ReadOptions = ReadOptions(),  # noqa: B008
+) -> LabelledTable:
+    """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
+    settings = read_settings(model)
+    table, texts = read_texts(data, settings, text_column, pair_column, options)
+    task = trained_task(model)
+    table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
+    task = replace(task, targets=task.targets.for_table(table, column))
+    rows = np.flatnonzero(task.targets.labelled(table, column))
+    if not len(rows):
+        raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
+    targets = task.targets.encode(table, column, f"the training data of {model}")[rows]
+    outside = np.flatnonzero(mark_outside(table, column, task.targets.classes))
+    hashes = table.text_hashes(texts.whole)[rows]
+    trained, _ = find_trained(model, hashes)
+    return LabelledTable(table, texts, task, rows, targets, hashes, trained, outside, column)
+
+
+def _find_label_column(
+    table: Table, trained: Sequence[str], flag: str | None, labels: Sequence[str]
+) -> tuple[Table, str]:
+    """The table with one column of labels, and its name."""
+    if flag is None:
+        table = rename_alike(table, trained)
+        names = list(trained)
+        if not all(map(table.has_column, names)) and all(map(table.has_column, labels)):
+            names = list(labels)  # a column of 0 and 1 for each
+    else:
+        names = [name.strip() for name in flag.split(",")]
+    missing = [name for name in names if name not in table.columns]
+    if missing or not names:
+        listed = ", ".join(map(repr, table.columns))
+        which = f"no column {missing[0]!r}" if missing else "the model does not say which column holds the labels"
+        raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
+    if len(names) == 1:
+        return table, names[0]
+    named = {name.lower() for name in names}
+    absent = [name for name in (trained if len(trained) > 1 else labels) if name.lower() not in named]
+    if absent:
+        listed = list_some(absent, show=repr)
+        raise InputError(
+            f"--label-column {flag}: expected a column for each label of the model. Got none for {listed}, so no row "
+            "would have these labels; name a column for each."
+        )
+    joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has_column(name))
+    return join_labels(table, names, joined), joined
+
+
+def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tuple[Scores, Scores | None]:
     """Score the rows that have a label and write metrics.json, predictions.csv, evaluation.parquet and run.json.
 
-    Their form is that of a training run; metrics.json has `model`, the folder of that run, and `trained_rows`, how many
-    of the rows it was trained on: those `trained` (rows,). Returns the scores of all rows, and of those that it was not
-    trained on, None where these are all or none. A collective; the main process writes.
+    The files have the form of a training run's; metrics.json has `model`, the folder of that run, and `trained_rows`,
+    the number of rows that it was trained on. Returns the scores of all rows, and of the rows that it was not trained
+    on, None where these are all or none. A collective; the main process writes.
     """
-    table, task, targets = labelled.table, labelled.task, labelled.targets
+    table, task, targets, scope = labelled.table, labelled.task, labelled.targets, predictor.scope
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
     every = np.sort(np.concatenate([labelled.rows, labelled.outside]))
-    outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, labelled.texts, every)])
+    outputs = compute_outputs(predictor, table, labelled.texts, every)
     inside, outside = (outputs[np.isin(every, rows)] for rows in (labelled.rows, labelled.outside))
-    logits, texts = predictor.split_outputs(inside)[0], table.text_hashes(labelled.texts.whole)[labelled.rows]
+    (logits, in_scope), trained = predictor.split_outputs(inside), labelled.trained
 
     def score(rows: npt.NDArray[np.bool_]) -> Scores:
-        return task.scores.score(logits[rows], targets[rows], _SEED, sampling=Sampling(texts[rows]))
+        return task.scores.score(logits[rows], targets[rows], _SEED, sampling=Sampling(labelled.hashes[rows]))
 
     scores = score(np.ones(len(targets), dtype=bool))
     unseen = score(~trained) if trained.any() and not trained.all() else None
     with predictor.world.sync_errors():
-        if predictor.world.is_main:
-            _write(predictor, labelled, folder, inside, outside, scores, unseen, trained)
+        if not predictor.world.is_main:
+            return scores, unseen
+        predicted = task.answers.decide(task.answers.probabilities(logits))
+        metrics: dict[str, Any] = {
+            "task": task.name,
+            "model": os.path.abspath(predictor.folder),
+            "trained_rows": int(trained.sum()),
+            "texts": labelled.texts.as_settings(),
+            "label_column": labelled.column,
+            "eval": None,
+            "test": scores.as_json(),
+            "probabilities": task.scores.probability_scores(logits, targets, _SEED),
+            "calibration": None,
+            "baseline": None,
+            "majority": task.scores.majority(targets, targets).as_json(),
+        }
+        if unseen is not None:
+            metrics["test"]["unseen"] = unseen.as_json()
+            metrics["majority"]["unseen"] = task.scores.majority(targets, targets[~trained]).metrics
+        if scope is not None and in_scope is not None:
+            metrics[COLUMN] = scope.describe(in_scope, predicted == targets, outside[:, -1])
+        columns = PredictionColumns(task, scope=scope)
+        make_folders(folder)
+        (folder / OUTSIDE_FILE).unlink(missing_ok=True)  # of an earlier evaluation
+        with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
+            columns.write(made / FILE, table, labelled.rows, inside)
+            if scope is not None and len(outside):
+                columns.write(made / OUTSIDE_FILE, table, labelled.outside, outside)
+            ScoredRows(labelled.hashes, targets, logits, predicted, None, trained).write(made)
+            write_json(made / "metrics.json", metrics)
+            write_json(made / "run.json", {**describe_start(table, task.name), "status": "finished"})
     return scores, unseen
-
-
-def _write(
-    predictor: Predictor,
-    labelled: LabelledTable,
-    folder: Path,
-    inside: npt.NDArray[np.float32],
-    outside: npt.NDArray[np.float32],
-    scores: Scores,
-    unseen: Scores | None,
-    trained: npt.NDArray[np.bool_],
-) -> None:
-    table, task, targets, scope = labelled.table, labelled.task, labelled.targets, predictor.scope
-    logits, in_scope = predictor.split_outputs(inside)
-    probabilities = task.answers.probabilities(logits)
-    columns = PredictionColumns(task, scope=scope)
-    hashes = table.text_hashes(labelled.texts.whole)[labelled.rows]
-    unseen_majority = {} if unseen is None else {"unseen": task.scores.majority(targets, targets[~trained]).metrics}
-    metrics: dict[str, Any] = {
-        "task": task.name,
-        "model": os.path.abspath(predictor.folder),
-        "trained_rows": int(trained.sum()),
-        "texts": labelled.texts.as_settings(),
-        "label_column": labelled.column,
-        "eval": None,
-        "test": {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})},
-        "probabilities": task.scores.probability_scores(logits, targets, _SEED),
-        "calibration": None,
-        "baseline": None,
-        "majority": {**task.scores.majority(targets, targets).as_json(), **unseen_majority},
-    }
-    if scope is not None and in_scope is not None:
-        right = task.answers.decide(probabilities) == targets
-        metrics[COLUMN] = scope.describe(in_scope, right, outside[:, -1])
-    data = {"path": table.path, "sha256": table.sha256, "rows": len(table), "columns": table.columns}
-    record = {"command": sys.orig_argv, "cwd": os.getcwd(), "task": task.name, "data": data, "guesses": []}
-    record["date"] = datetime.now().isoformat(timespec="seconds")
-    make_folders(folder)
-    (folder / OUTSIDE_FILE).unlink(missing_ok=True)  # of an earlier evaluation
-    with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
-        files = {"predictions.csv": (labelled.rows, inside)}
-        if scope is not None and len(outside):
-            files[OUTSIDE_FILE] = labelled.outside, outside
-        for name, (rows, outputs) in files.items():
-            write_predictions(made / name, table, rows, columns.names, columns.cells(outputs))
-        ScoredRows(hashes, targets, logits, task.answers.decide(probabilities), None, trained).write(made)
-        write_json(made / "metrics.json", metrics)
-        write_json(made / "run.json", {**record, "versions": versions(), "status": "finished"})

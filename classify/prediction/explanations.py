@@ -7,37 +7,36 @@ from typing import Any
 
 import numpy as np
 
+from classify import prediction
 from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.files import read_json, write_json
-from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tasks.base import Task
-from classify.tasks.registry import trained_task
 
 FILE = "explanations.json"
-# Texts that are explained, their characters together from which no other is added, and the words of each that are kept:
-# a dozen long texts would take longer than a short training.
-TEXTS, _CHARACTERS, _WORDS = 12, 8_000, 6
+# Texts that are explained.
+TEXTS = 12
+# Characters of these together from which no other is added: long texts would take longer than a short training.
+_CHARACTERS = 8_000
+# Words of each text that are kept.
+_WORDS = 6
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     """Write explanations.json into a result folder, in this process alone: the others of the run have ended.
 
-    Not of rows that were scored by the models of folds: the final model, which is saved, was trained on them.
+    Rows that were scored by the models of folds are not explained: the final model, which is saved, was trained on
+    them.
     """
     (folder / FILE).unlink(missing_ok=True)  # of an earlier run in this folder
     metrics = read_json(folder / "metrics.json")
     if (metrics["test"] or metrics["eval"]).get("method"):
         return
-    settings = read_settings(str(folder))
-    texts, task = trained_texts(settings), trained_task(str(folder))
-    from classify.prediction.pytorch import load
-
     # Words are ranked alike in half precision, in half the time.
-    with load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
+    with prediction.pytorch.load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
         if not predictor.tokenizer.is_fast:
             return
-        outputs = _worst_outputs(task, ScoredRows.read(folder))
+        texts, outputs = predictor.texts, _worst_outputs(predictor.task, ScoredRows.read(folder))
         table = texts.derive(read_predictions(folder))
         rows = sorted(outputs)
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
@@ -50,8 +49,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
             characters += min(most, sum(map(len, inputs[row])))
             label = predictor.labels[output]
             text: Any = inputs[row][0] if texts.pair is None else inputs[row]
-            explained = predictor.explain(text, label)
-            ranked = sorted(explained, key=lambda word: -abs(word.score))[:_WORDS]
+            ranked = sorted(predictor.explain(text, label), key=lambda word: -abs(word.score))[:_WORDS]
             words = [[word.word, round(word.score, 3)] for word in ranked]
             explanations[str(row)] = {"output": label, "words": words}
     write_json(folder / FILE, explanations)
@@ -62,14 +60,15 @@ def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
     probabilities = task.answers.probabilities(rows.logits)
     if task.answers.has_confidence:
         selected = confident_errors(probabilities, rows.targets, TEXTS)
-        return dict(zip(selected.tolist(), probabilities[selected].argmax(axis=1).tolist(), strict=True))
-    selected = worst_rows(task.scores.row_scores(task.answers.decide(probabilities), rows.targets), TEXTS)
-    errors = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[selected]
-    return dict(zip(selected.tolist(), errors.argmax(axis=1).tolist(), strict=True))
+        outputs = probabilities[selected].argmax(axis=1)
+    else:
+        selected = worst_rows(task.scores.row_scores(task.answers.decide(probabilities), rows.targets), TEXTS)
+        outputs = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[selected].argmax(axis=1)
+    return dict(zip(selected.tolist(), outputs.tolist(), strict=True))
 
 
 def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:
-    """The `output` and the `words` with their scores of each explained row; {} without the file."""
+    """Read the `output` and the `words` with their scores of each explained row; {} without the file."""
     try:
         content = read_json(folder / FILE)
     except FileNotFoundError:

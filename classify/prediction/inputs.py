@@ -50,14 +50,10 @@ def read_texts(
     Flags of the training that say how tables are read apply here, too; what a file leaves open is read as there.
     """
     trained = trained_texts(settings)
-    table = data if isinstance(data, Table) else read_table(data, options=read_as(settings, options))
-    texts = find_text_columns(table, trained, text_column, pair_column)
-    return texts.derive(table), texts
-
-
-def read_as(settings: dict[str, Any], options: ReadOptions) -> ReadOptions:
-    """The options for a table like the one that a model was trained on."""
-    return options.after(settings.get("reading", {}), trained_texts(settings).named)
+    if not isinstance(data, Table):
+        data = read_table(data, options=options.after(settings.get("reading", {}), trained.named))
+    texts = find_text_columns(data, trained, text_column, pair_column)
+    return texts.derive(data), texts
 
 
 def describe_table(table: Table, texts: TextColumns) -> str:
@@ -67,7 +63,7 @@ def describe_table(table: Table, texts: TextColumns) -> str:
 
 
 def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overwrite: bool) -> None:
-    """Raise InputError where a table of that size cannot be written to `out`, or it is one of the inputs."""
+    """Check that a table of that size can be written to `out`, which is none of the inputs. Raises InputError."""
     writers.find_writer(out, "--out")
     writers.check_size(out, rows, columns)
     path = Path(out)
@@ -76,22 +72,15 @@ def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overw
             raise InputError(f"--out {out}: this is {data}, an input; give another file name.")
         if Path(data).is_dir() and path.resolve().is_relative_to(Path(data).resolve()):
             raise InputError(f"--out {out}: it lies in {data}, an input; give a file in another folder.")
-    check_file(out, "--out", overwrite=overwrite)
-
-
-def check_file(name: str, flag: str, *, overwrite: bool) -> None:
-    """Raise InputError where the file `name` that a flag names cannot be written, or exists and may hold work."""
-    path = Path(name)
     if path.is_file() and not overwrite:
-        raise InputError(f"{flag} {name}: the file exists; give another name, or --overwrite to replace it.")
-    if path.is_dir():
-        raise InputError(f"{flag} {name}: expected a file name. Got a folder instead.")
+        raise InputError(f"--out {out}: the file exists; give another name, or --overwrite to replace it.")
     if path.exists() and not path.is_file():
-        raise InputError(f"{flag} {name}: expected a file name. Got a device or a pipe instead.")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{flag} {name}: the folder {path.parent} does not exist; create it first.")
-    reason = why_not_writable(path.absolute().parent)
-    if reason is not None:
+        got = "folder" if path.is_dir() else "device or a pipe"
+        raise InputError(f"--out {out}: expected a file name. Got a {got} instead.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"--out {out}: the folder {path.parent} does not exist; create it first.")
+    if (reason := why_not_writable(folder)) is not None:
         raise InputError(
-            f"{flag} {name}: the folder {path.parent} is not writable ({reason}); give a file in another folder."
+            f"--out {out}: the folder {path.parent} is not writable ({reason}); give a file in another folder."
         )

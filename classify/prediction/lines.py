@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import json
 import os
-import queue
 import re
 import sys
-import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +27,8 @@ from classify.tables.texts import TextColumns
 
 # Lines that are predicted together, if they are there.
 _LINES = 256
+# Bytes that are read at once: a pipe on Linux holds no more.
+_BYTES = 1 << 16
 _DELIMITERS = (",", "\t", ";", "|")
 # Between the columns of a table that has one: texts hold commas.
 _UNIT_SEPARATOR = "\x1f"
@@ -45,32 +47,28 @@ def read_lines(
     if first is None:
         return
     wanted = trained_texts(settings)
-    named = tuple((text_column or "").split(",")) if text_column else wanted.named
+    required = set(text_column.split(",") if text_column else wanted.named)
     delimiters = _DELIMITERS if options.delimiter is None else (options.delimiter,)
     headers = {delimiter: next(csv.reader([first], delimiter=delimiter)) for delimiter in delimiters}
-    delimiter = next((sign for sign, names in headers.items() if set(named) <= set(names)), None)
-    number = 1 if delimiter is None else 2
-    everything = itertools.chain([] if delimiter is not None else [first], lines)
-    note = None
+    delimiter = next((sign for sign, names in headers.items() if required <= set(names)), None)
+    names, note, number = [], None, 1
     if delimiter is not None:
-        names = headers[delimiter]
-        records: Iterator[Any] = csv.reader(everything, delimiter=delimiter if len(names) > 1 else _UNIT_SEPARATOR)
+        names, number = headers[delimiter], 2
+        records: Iterator[Any] = csv.reader(lines, delimiter=delimiter if len(names) > 1 else _UNIT_SEPARATOR)
     elif first.lstrip().startswith("{"):
-        records, names = map(_parse, everything), []
+        records = map(_parse, itertools.chain([first], lines))
     elif re.fullmatch(r"\s*\[\s*(\{.*)?", first, re.DOTALL):
         raise InputError(f"{STANDARD_INPUT}: expected an object of JSON per line. Got a list; give a file with --data.")
     else:
-        records, names = ([line.rstrip("\r\n")] for line in everything), [wanted.fields[0]]
+        records, names = ([line.rstrip("\r\n")] for line in itertools.chain([first], lines)), [wanted.fields[0]]
         note = f"the first line does not name the column {names[0]!r}, so each line is a text"
     while block := lines.take(records):
         places = np.arange(number, number + len(block))
         number += len(block)
         if names:
-            wrong = next((place for place, record in enumerate(block) if len(record) != len(names)), None)
-            if wrong is not None:
-                raise InputError(
-                    f"{STANDARD_INPUT} row {places[wrong]}: expected {len(names)} fields. Got {len(block[wrong])}."
-                )
+            for place, record in zip(places, block, strict=True):
+                if len(record) != len(names):
+                    raise InputError(f"{STANDARD_INPUT} row {place}: expected {len(names)} fields. Got {len(record)}.")
             arrow = pyarrow.table(dict(zip(names, map(to_arrow, zip(*block, strict=True)), strict=True)))
             table = Table(STANDARD_INPUT, "", arrow, "standard input", places, "row")
         else:
@@ -92,35 +90,30 @@ def _parse(line: str) -> dict[str, Any]:
 
 
 class _Lines:
-    """Lines of standard input, which a thread reads ahead, so that those that are there can be taken together."""
+    """The lines of standard input. All that have come are read at once, so that they can be predicted together."""
 
     def __init__(self, encoding: str):
-        self._waiting: queue.Queue[str | None] = queue.Queue(4 * _LINES)
-        threading.Thread(target=self._read, args=(encoding,), daemon=True).start()
-
-    def _read(self, encoding: str) -> None:
-        # A duplicated descriptor: a thread that waits for sys.stdin aborts the interpreter at its end.
-        with open(os.dup(sys.stdin.fileno()), encoding=encoding, errors="replace", newline="") as text:
-            for line in text:
-                self._waiting.put(line)
-        self._waiting.put(None)
+        self._decode = codecs.getincrementaldecoder(encoding)("replace").decode
+        self._waiting, self._rest = deque[str](), ""
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._waiting.get()
-        if line is None:
-            self._waiting.put(None)
-            raise StopIteration
-        return line
+        while not self._waiting:
+            data = os.read(sys.stdin.fileno(), _BYTES)  # waits for the first byte, not for all of them
+            *lines, self._rest = (self._rest + self._decode(data, not data)).split("\n")
+            self._waiting.extend(f"{line}\n" for line in lines)
+            if not data:
+                if not self._rest:
+                    raise StopIteration
+                self._waiting.append(self._rest)
+                self._rest = ""
+        return self._waiting.popleft()
 
     def take(self, records: Iterator[Any]) -> list[Any]:
         """The next records: at least one, then those whose lines have come; [] at the end."""
         block = list(itertools.islice(records, 1))
-        while block and len(block) < _LINES and not self._waiting.empty():
-            more = list(itertools.islice(records, 1))
-            if not more:
-                break
-            block += more
+        while block and self._waiting and len(block) < _LINES:
+            block += itertools.islice(records, 1)
         return block

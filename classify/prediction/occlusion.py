@@ -29,9 +29,9 @@ class WordAttribution:
 def explain(
     texts: Sequence[str], compute: Callable[[list[Sequence[str]]], npt.NDArray[np.float32]]
 ) -> list[WordAttribution]:
-    """Attribute a logit to the words of a text, or of the two of a pair, in order.
+    """Attribute a logit to the words of a text, or of the two texts of a pair, in order.
 
-    `compute` returns the logits (rows,) of texts, or pairs, here of the whole and of each with a part left out.
+    `compute` returns the logits (rows,) of texts, or pairs: first of the whole, then with each part left out.
     """
     parts = [(which, match.span()) for which, text in enumerate(texts) for match in _WORD.finditer(text)]
     if len(parts) > _MOST:
@@ -42,15 +42,12 @@ def explain(
     for which, (start, end) in parts:
         rows.append([text[:start] + text[end:] if which == place else text for place, text in enumerate(texts)])
     logits = compute(rows)
-    scores = (logits[0] - logits[1:]).tolist()
-    return [
-        WordAttribution(texts[which][start:end].strip(), score)
-        for (which, (start, end)), score in zip(parts, scores, strict=True)
-    ]
+    words = (texts[which][start:end].strip() for which, (start, end) in parts)
+    return [WordAttribution(word, score) for word, score in zip(words, (logits[0] - logits[1:]).tolist(), strict=True)]
 
 
 def _group_sentences(text: str) -> list[tuple[int, int]]:
-    """The spans of a text's sentences; of many, of as many neighbours together as leave no more than `_MOST`."""
+    """The spans of a text's sentences; where there are more than `_MOST`, neighbours are joined."""
     spans = [match.span() for match in _SENTENCE.finditer(text)]
     size = math.ceil(len(spans) / _MOST)
     return [(spans[first][0], spans[min(first + size, len(spans)) - 1][1]) for first in range(0, len(spans), size or 1)]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from classify.data.sampler import batch_by_tokens
-from classify.data.tokenize import Tokens, get_padding_id
+from classify.data.tokenize import get_padding_id
 from classify.distributed.alone import Alone
 from classify.errors import EXCERPT, InputError
 from classify.files import read_json
 from classify.launch.launch import Launch
 from classify.launch.process import available_cores
 from classify.modeling.result_folder import EXPORTED, read_settings
-from classify.prediction.predictor import Predictor
+from classify.prediction.predictor import Outputs, Predictor
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -43,18 +43,18 @@ class JSONTokenizer:
             raise InputError(f"--model {folder}: its tokenizer cannot be read ({error}); export it again.") from None
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
-        self.unk_token_id, self.pad_token_id = (self._find(names.get(name)) for name in ("unk_token", "pad_token"))
-
-    def _find(self, token: Any) -> int | None:
-        content = token.get("content") if isinstance(token, dict) else token
-        return None if content is None else self.convert_tokens_to_ids(content)
+        tokens = (names.get(name) for name in ("unk_token", "pad_token"))
+        contents = (token.get("content") if isinstance(token, dict) else token for token in tokens)
+        self.unk_token_id, self.pad_token_id = (
+            None if content is None else self.convert_tokens_to_ids(content) for content in contents
+        )
 
     def __call__(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True, **_: Any) -> Any:
         encoded = self.backend_tokenizer.encode(text, pair, add_special_tokens=add_special_tokens)
         return {"input_ids": encoded.ids, "token_type_ids": encoded.type_ids}
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """The id of a token; that of unknown ones is None."""
+        """The id of a token, None where it is unknown."""
         found: int | None = self.backend_tokenizer.token_to_id(token)
         return found
 
@@ -72,26 +72,39 @@ class OnnxPredictor(Predictor):
     ):
         super().__init__(folder, settings, task, tokenizer)
         self.session, self.world, self.precision = session, Alone(), settings["export"]["target"]
+        self._inputs = [one.name for one in session.get_inputs()]
 
-    def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Compute logits (len(tokens), outputs), texts of similar length together."""
+    def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
         if self.world.closed:
             raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
-        return compute_logits(self.session, self.tokenizer, tokens, len(self.labels))
+        tokens, padding = self.tokenize(first, second), get_padding_id(self.tokenizer)
+        result = np.zeros((len(tokens), len(self.labels)), dtype=np.float32)
+        for rows in batch_by_tokens(tokens.lengths(), _TOKENS, padded=True):  # texts of similar length together
+            batch = tokens.collate(rows)
+            mask = np.arange(int(batch.lengths.max()))[None, :] < batch.lengths[:, None]
+            ids, types = np.full(mask.shape, padding, dtype=np.int64), np.zeros(mask.shape, dtype=np.int64)
+            ids[mask] = batch.ids
+            if batch.types is not None:
+                types[mask] = batch.types
+            padded = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
+            (logits,) = self.session.run(None, {name: padded[name] for name in self._inputs})
+            if batch.rows is None:
+                result[rows] = logits
+            else:  # a long text is several sequences, whose logits are averaged
+                sums = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
+                np.add.at(sums, batch.rows, logits)
+                result[rows] = sums / np.bincount(batch.rows, minlength=len(rows)).astype(np.float32)[:, None]
+        return result
 
 
 def load(folder: str, *, use_cpu: bool, precision: str, launch: Launch | None) -> OnnxPredictor:
-    """Load an exported folder; see `load_classifier`. Raises InputError for what it does not support."""
+    """Load an exported folder; see `load_classifier`. Raises InputError where it does not support a setting."""
     settings, task = read_settings(folder), trained_task(folder)
     if precision != "auto":
         raise InputError(f"--precision {precision}: an exported model computes as it was exported; drop the flag.")
     if launch is not None and launch.is_launched:
         raise InputError(f"{folder}: an exported model predicts in one process; drop --nproc or the launcher.")
-    return OnnxPredictor(folder, settings, task, JSONTokenizer(Path(folder)), open_session(Path(folder) / EXPORTED))
-
-
-def open_session(model: Path) -> onnxruntime.InferenceSession:
-    """Open a model on the CPU. Raises InputError for a damaged file, or without ONNX Runtime."""
+    tokenizer, model = JSONTokenizer(Path(folder)), Path(folder) / EXPORTED
     try:
         import onnxruntime
     except ImportError:
@@ -99,37 +112,8 @@ def open_session(model: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = available_cores()
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of several classes, none of which it documents
         reason = " ".join(str(error).split())[:EXCERPT]
         raise InputError(f"{model}: it cannot be read ({reason}); export it again.") from None
-
-
-def compute_logits(
-    session: onnxruntime.InferenceSession, tokenizer: Any, tokens: Tokens, outputs: int
-) -> npt.NDArray[np.float32]:
-    """Compute logits (len(tokens), outputs), texts of similar length together."""
-    result = np.empty((len(tokens), outputs), dtype=np.float32)
-    for rows in batch_by_tokens(tokens.lengths(), _TOKENS, padded=True):
-        result[rows] = _compute_batch(session, get_padding_id(tokenizer), tokens, rows)
-    return result
-
-
-def _compute_batch(
-    session: onnxruntime.InferenceSession, padding: int, tokens: Tokens, rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float32]:
-    """Compute the logits of one batch; rows of several sequences have their mean."""
-    collated = tokens.collate(rows)
-    mask = np.arange(int(collated.lengths.max()))[None, :] < collated.lengths[:, None]
-    ids, types = np.full(mask.shape, padding, dtype=np.int64), np.zeros(mask.shape, dtype=np.int64)
-    ids[mask] = collated.ids
-    if collated.types is not None:
-        types[mask] = collated.types
-    padded = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
-    logits: npt.NDArray[np.float32]
-    (logits,) = session.run(None, {one.name: padded[one.name] for one in session.get_inputs()})
-    if collated.rows is None:
-        return logits
-    sums = np.zeros((len(rows), logits.shape[1]), dtype=np.float32)
-    np.add.at(sums, collated.rows, logits)
-    return sums / np.bincount(collated.rows, minlength=len(rows)).astype(np.float32)[:, None]
+    return OnnxPredictor(folder, settings, task, tokenizer, session)

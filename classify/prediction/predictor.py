@@ -6,8 +6,9 @@ A runtime is a file beside this one, and a line in `RUNTIMES`.
 from __future__ import annotations
 
 import importlib
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.fields import describe
+from classify.console import progress_bar
 from classify.data.long_texts import POLICIES, TRUNCATE
 from classify.data.tokenize import Tokens, tokenize
 from classify.errors import InputError
@@ -23,18 +25,22 @@ from classify.launch.launch import Launch
 from classify.modeling.result_folder import EXPORTED, trained_texts
 from classify.prediction.occlusion import WordAttribution, explain
 from classify.tables.table import replace_surrogates
-from classify.tables.texts import TextColumns
 from classify.tasks.base import Task
 
 # The module that loads a folder with this file.
 RUNTIMES = {EXPORTED: "onnx", "model.safetensors": "pytorch"}
+# Rows that are computed at once: results come while others are computed, and memory holds the texts of these alone.
+_BLOCK = 2048
+
+Outputs = npt.NDArray[np.float32]
 
 
 class Predictor(ABC):
     """A trained classifier. In a single process it is thread-safe.
 
-    `world` has the identity and the collectives of this process; `precision` names that of the scores. `scope` tells
-    texts that belong to none of the labels, where it was trained with --out-of-scope-label.
+    A runtime computes `outputs`; all else follows from these. `world` has the identity and the collectives of this
+    process; `precision` names that of the scores. `scope` tells texts that belong to none of the labels, where the
+    model was trained with --out-of-scope-label.
     """
 
     world: Any
@@ -43,6 +49,8 @@ class Predictor(ABC):
 
     def __init__(self, folder: str, settings: dict[str, Any], task: Task, tokenizer: Any):
         self.folder, self.settings, self.task, self.tokenizer = folder, settings, task, tokenizer
+        self.labels, self.texts = task.labels, trained_texts(settings)
+        self.label_columns = list(settings.get("label_columns", ()))
 
     def __enter__(self) -> Self:
         return self
@@ -54,99 +62,83 @@ class Predictor(ABC):
         """Leave the process group; the predictor cannot be used afterwards."""
         self.world.close()
 
-    @property
-    def labels(self) -> list[str]:
-        return self.task.labels
+    @abstractmethod
+    def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
+        """Compute the logits of texts, at least one, or of pairs with their `second` texts.
 
-    @property
-    def texts(self) -> TextColumns:
-        return trained_texts(self.settings)
+        The shape is (len(first), labels). With a `scope` there is one more column: the probability of being in scope.
+        A collective, with the same texts on every rank. Raises InputError if the tokenizer does not match the model,
+        ValueError if the predictor is closed.
+        """
 
-    @property
-    def label_columns(self) -> list[str]:
-        return list(self.settings.get("label_columns", ()))
+    def blocks(
+        self, rows: int, take: Callable[[int, int], Iterable[Sequence[str]]], *, delayed: bool = False
+    ) -> Iterator[Outputs]:
+        """Yield the outputs of many texts, block by block, and show progress on the main process.
+
+        `take` gives the texts from one row up to another, or the first and the second texts. A `delayed` bar is for
+        texts in memory: it appears only where they take long.
+        """
+        # Rows of a table may go to standard output, so lines of progress do not.
+        lines = None if delayed else sys.stderr
+        with progress_bar(rows, 0, "row", enabled=self.world.is_main, delayed=delayed, lines=lines) as bar:
+            for start in range(0, rows, _BLOCK):
+                end = min(rows, start + _BLOCK)
+                yield self.outputs(*take(start, end))
+                bar.update(end - start)
+
+    def split_outputs(self, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """The logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
+        return (outputs, None) if self.scope is None else (outputs[:, :-1], outputs[:, -1])
+
+    def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:
+        """Compute the `probabilities` of texts, and the probability (len(texts),) of being in scope, or None."""
+        columns = _read_texts(texts, pairs=self.texts.pair is not None)
+        none = np.zeros((0, len(self.labels) + (self.scope is not None)), dtype=np.float32)
+        blocks = self.blocks(len(columns[0]), lambda a, b: (column[a:b] for column in columns), delayed=True)
+        logits, in_scope = self.split_outputs(np.concatenate([none, *blocks]))
+        return self.task.answers.probabilities(logits), in_scope
 
     def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
-        """Return probabilities (len(texts), classes), or scores (len(texts), 1), with the preprocessing of training.
+        """Compute probabilities (len(texts), classes), or scores (len(texts), 1), with the preprocessing of training.
 
         `texts` are strings, or tuples of two where the model was trained on text pairs. Raises TypeError for anything
         else, ValueError if the predictor is closed.
         """
         return self.predict(texts)[0]
 
-    def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:
-        """The `probabilities` of texts, and the probability (len(texts),) of being in scope, if there is one."""
-        first, second = self.as_columns(texts)
-        if not first:
-            return np.zeros((0, len(self.labels))), None if self.scope is None else np.zeros(0, dtype=np.float32)
-        logits, in_scope = self.split_outputs(self.compute_outputs(self.tokenize(first, second)))
-        return self.task.answers.probabilities(logits), in_scope
-
     def answers(self, probabilities: npt.NDArray[np.float64], in_scope: npt.NDArray[np.float32] | None) -> list[Any]:
-        """What `predict` found as labels, lists or numbers; below the threshold the label of the scope."""
+        """The label, the list of labels or the number of each row that `predict` computed.
+
+        Below the threshold it is the label of the scope.
+        """
         values = self.task.targets.decode(self.task.answers.decide(probabilities))
         if self.scope is None or in_scope is None:
             return values
         pairs = zip(values, in_scope.tolist(), strict=True)
         return [value if share >= self.scope.threshold else self.scope.label for value, share in pairs]
 
-    def as_columns(self, texts: Iterable[Any]) -> tuple[list[str], list[str] | None]:
-        """The texts, or the first and the second texts of pairs. Raises TypeError for anything else."""
-        return _as_pairs(texts) if self.texts.pair is not None else (_as_texts(texts), None)
-
     def tokenize(self, first: Sequence[str], second: Sequence[str] | None = None) -> Tokens:
         """Tokenize texts, or pairs with their `second` texts, as in training."""
         max_length, policy = self.settings["max_length"], POLICIES[self.settings.get("long_text", TRUNCATE.name)]
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
-    def find_output(self, text: Any, label: str | None) -> int:
-        """The output of a label, the predicted one by default. Raises InputError for an unknown label."""
-        if label is None:
-            return int(self.probabilities([text])[0].argmax())
-        if label not in self.labels:
-            raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
-        return self.labels.index(label)
-
-    def compute_logits(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """The logits (len(tokens), labels) of tokenized texts; see `compute_outputs`."""
-        return self.split_outputs(self.compute_outputs(tokens))[0]
-
-    def split_outputs(self, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """The logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
-        if self.scope is None:
-            return outputs, None
-        return outputs[:, :-1], outputs[:, -1]
-
-    @abstractmethod
-    def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """The logits of tokenized texts, at least one, and the probability of being in scope, if there is one.
-
-        The shape is (len(tokens), labels), or one column more. A collective. Raises InputError if the tokenizer does
-        not match the model.
-        """
-
-    def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """The outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
-
-        A collective, with the same texts on every rank, at least one.
-        """
-        return self.compute_outputs(self.tokenize(first, second))
-
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
-        """By how much each word raises the logit of a label, the predicted one by default; see `occlusion`.
+        """Measure by how much each word raises the logit of a label, the predicted one by default; see `occlusion`.
 
-        Of a model that predicts scores it is the score. A model of text pairs takes a tuple of two texts; the words of
-        both are returned in order. A collective. Raises InputError for unknown labels, TypeError for anything but a
-        text, or a pair where the model takes pairs.
+        Where the model predicts scores, the logit is the score. A model of text pairs takes a tuple of two texts; the
+        words of both are returned in order. A collective. Raises InputError for unknown labels, TypeError for anything
+        but a text, or a pair where the model takes pairs.
         """
-        first, second = self.as_columns([text])
-        output = self.find_output(text, label)
+        if label is not None and label not in self.labels:
+            raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
 
-        def compute(rows: list[Sequence[str]]) -> npt.NDArray[np.float32]:
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            return self.compute_logits(self.tokenize(columns[0], None if second is None else columns[1]))[:, output]
+        def compute(rows: list[Sequence[str]]) -> Outputs:
+            logits = self.split_outputs(self.outputs(*map(list, zip(*rows, strict=True))))[0]
+            predicted = int(self.task.answers.probabilities(logits[:1]).argmax())  # the first row is the whole text
+            return logits[:, predicted if label is None else self.labels.index(label)]
 
-        return explain([*first, *(second or [])], compute)
+        return explain([column[0] for column in _read_texts([text], pairs=self.texts.pair is not None)], compute)
 
 
 def load_classifier(
@@ -171,37 +163,23 @@ def load_classifier(
     return predictor
 
 
-def _as_texts(texts: Iterable[str]) -> list[str]:
-    """Convert a list, array or column of strings to a list. Raises TypeError for anything else."""
-    expected = "texts must be a list of strings. Got"
-    if isinstance(texts, str):
-        raise TypeError(f"{expected} the string {texts!r} instead.")
-    if isinstance(texts, Mapping) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) != 1:
-        raise TypeError(f"{expected} {describe(texts)} instead.")
-    listed = list(texts)
-    for index, text in enumerate(listed):
-        if not isinstance(text, str):
-            raise TypeError(f"{expected} {describe(text)} at index {index} instead.")
-    try:
-        "".join(listed).encode()
-    except UnicodeEncodeError:
-        return list(map(replace_surrogates, listed))
-    return listed
+def _read_texts(texts: Iterable[Any], *, pairs: bool) -> list[list[str]]:
+    """The texts, or the first and the second texts of pairs. Raises TypeError for anything else.
 
-
-def _as_pairs(pairs: Iterable[Any]) -> tuple[list[str], list[str]]:
-    """The first and the second texts of pairs.
-
-    Raises TypeError for anything else, ValueError where one of a pair is empty.
+    Raises ValueError where one text of a pair is empty.
     """
-    if isinstance(pairs, str):
-        raise TypeError(f"texts must be a list of pairs of strings. Got the string {pairs!r} instead.")
-    listed = pairs.tolist() if isinstance(pairs, np.ndarray) else list(pairs)
-    for index, pair in enumerate(listed):
-        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise TypeError(f"texts must be a list of pairs of strings. Got {describe(pair)} at index {index} instead.")
-    first, second = _as_texts(pair[0] for pair in listed), _as_texts(pair[1] for pair in listed)
-    for index, (left, right) in enumerate(zip(first, second, strict=True)):
-        if bool(left.strip()) != bool(right.strip()):
+    expected = f"texts must be a list of {'pairs of ' if pairs else ''}strings. Got"
+    if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) > 1 + pairs:
+        what = "the string " if isinstance(texts, str) else ""
+        raise TypeError(f"{expected} {what}{describe(texts)} instead.")
+    listed = texts.tolist() if isinstance(texts, np.ndarray) else list(texts)
+    columns: list[list[str]] = [[], []] if pairs else [[]]
+    for index, row in enumerate(listed):
+        parts = (row,) if not pairs or isinstance(row, str) or not isinstance(row, Sequence) else row
+        if len(parts) != len(columns) or not all(isinstance(part, str) for part in parts):
+            raise TypeError(f"{expected} {describe(row)} at index {index} instead.")
+        if pairs and bool(parts[0].strip()) != bool(parts[1].strip()):
             raise ValueError(f"texts must be pairs of two texts. Got an empty one at index {index}.")
-    return first, second
+        for column, part in zip(columns, parts, strict=True):
+            column.append(part if part.isascii() else replace_surrogates(part))
+    return columns

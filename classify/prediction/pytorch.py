@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from classify.data.tokenize import Tokens, get_padding_id, load_tokenizer
+from classify.data.tokenize import get_padding_id, load_tokenizer
 from classify.distributed.group import announce_errors, start
 from classify.distributed.world import World
 from classify.errors import DeviceError, InputError
-from classify.evaluation.inference import compute_local_logits, compute_logits
+from classify.evaluation.inference import compute_local_logits
 from classify.evaluation.scope import Scope
 from classify.launch import process
 from classify.launch.launch import Launch
@@ -27,7 +26,7 @@ from classify.modeling.coverage import check_ids
 from classify.modeling.loading import load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings
-from classify.prediction.predictor import Predictor
+from classify.prediction.predictor import Outputs, Predictor
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
@@ -45,46 +44,28 @@ class PyTorchPredictor(Predictor):
         self.scope = Scope.read(Path(folder), settings)
         self._is_ready, self._preparing = False, threading.Lock()
 
-    def compute_outputs(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return logits, and the probability of being in scope; see `Predictor.compute_outputs`."""
-        self._check_ids(tokens)
+    def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
+        # Each rank tokenizes and computes a shard. Of fewer texts than ranks some rank would have none, so all compute
+        # all of them.
+        world, rows = self.world, np.arange(len(first))
+        count = world.world_size if len(first) >= world.world_size else 1
+        shard = slice(world.rank % count, None, count)
+        with world.sync_errors():  # each rank has other texts
+            tokens = self.tokenize(first[shard], None if second is None else second[shard])
+            check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)
         self._prepare()
-        features = self.scope is not None
         with self._settings():
-            computed = compute_logits(self.classifier, tokens, np.arange(len(tokens)), self.world, features=features)
-        return self._as_outputs(computed)
-
-    def _as_outputs(self, computed: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return logits as they are; of features the logits, and the probability of being in scope."""
+            local = compute_local_logits(self.classifier, tokens, world, features=self.scope is not None)
+            if count > 1:
+                local = world.gather(local.to(world.device)).cpu()
+        computed = np.empty_like(local.numpy())
+        computed[np.concatenate([rows[rank::count] for rank in range(count)])] = local.numpy()
         if self.scope is None:
             return computed
         layer = self.classifier.output_layer
         weight, bias = (tensor.detach().float().cpu().numpy() for tensor in (layer.weight, layer.bias))
         logits = computed @ weight.T + bias
         return np.column_stack([logits, self.scope.probabilities(computed, logits)])
-
-    def compute_sharded(self, first: Sequence[str], second: Sequence[str] | None) -> npt.NDArray[np.float32]:
-        """The outputs (len(first), ...) of texts, or pairs; each rank tokenizes and computes a shard.
-
-        A collective, with the same texts on every rank, at least one.
-        """
-        rank, count = self.world.rank, self.world.world_size
-        if len(first) < count:  # a rank without a text has nothing to compute
-            return self.compute_outputs(self.tokenize(first, second))
-        with self.world.sync_errors():  # each rank has other texts
-            tokens = self.tokenize(first[rank::count], None if second is None else second[rank::count])
-            self._check_ids(tokens)
-        self._prepare()
-        with self._settings():
-            features = self.scope is not None
-            local = compute_local_logits(self.classifier, tokens, self.world, features=features)
-        gathered = self.world.gather(local.to(self.world.device)).cpu().numpy()
-        result = np.empty_like(gathered)
-        result[np.concatenate([np.arange(rank, len(first), count) for rank in range(count)])] = gathered
-        return self._as_outputs(result)
-
-    def _check_ids(self, tokens: Tokens) -> None:
-        check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)
 
     def _prepare(self) -> None:
         """Move the model to its device, and pack texts or pad them, before the first ones.
@@ -128,10 +109,9 @@ def _make_local_world(use_cpu: bool) -> World:
 
 
 def _load_tokenizer(folder: str) -> Any:
-    """Load the tokenizer of a result folder. Raises InputError for damaged files; libraries raise various errors."""
     try:
         return load_tokenizer(folder)
-    except Exception as error:
+    except Exception as error:  # libraries raise various ones for damaged files
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise InputError(
             f"--model {folder}: tokenizer.json or tokenizer_config.json cannot be read ({reason}); copy the folder "

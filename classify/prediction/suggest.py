@@ -21,13 +21,13 @@ import pyarrow
 from classify.data.split_record import is_recorded
 from classify.errors import InputError
 from classify.evaluation.baseline import lack_spaces
-from classify.evaluation.predictions_file import EXACT, write_predictions
 from classify.evaluation.scored_rows import ScoredRows
-from classify.prediction.predictor import Predictor
-from classify.prediction.stream import logit_blocks
+from classify.prediction.predictor import Outputs, Predictor
+from classify.prediction.stream import compute_outputs
 from classify.tables.table import Table, to_arrow
-from classify.tables.text_hashes import EMPTY, TextHashes, group_duplicates, normalize_text
+from classify.tables.text_hashes import EMPTY, group_duplicates, normalize_text
 from classify.tables.texts import TextColumns
+from classify.tasks.columns import PredictionColumns
 
 # Share of common words from which of two texts only one is suggested.
 _ALIKE = 0.8
@@ -37,13 +37,13 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Suggestions:
-    """Rows of a table, the least certain first, of the `candidates`, with their probabilities (rows, outputs).
+    """Rows of a table, the least certain first, of the `candidates`, with their logits (rows, outputs).
 
     `left_out` counts the other rows by reason.
     """
 
     rows: Rows
-    probabilities: npt.NDArray[np.float64]
+    logits: Outputs
     candidates: int
     left_out: dict[str, int]
 
@@ -62,17 +62,16 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
-    outputs = np.concatenate([block for _, block in logit_blocks(predictor, table, texts, candidates)])
-    logits, in_scope = predictor.split_outputs(outputs)
-    probabilities = predictor.task.answers.probabilities(logits)
-    order = np.argsort(predictor.task.answers.certainty(probabilities), kind="stable")
+    logits, in_scope = predictor.split_outputs(compute_outputs(predictor, table, texts, candidates))
+    certainty = predictor.task.answers.certainty(predictor.task.answers.probabilities(logits))
+    order = np.argsort(certainty, kind="stable")
     if predictor.scope is not None and in_scope is not None:
         is_inside = predictor.scope.holds(in_scope[order])
         if not is_inside.all():
             left_out["out of scope"] = int((~is_inside).sum())
         order = order[is_inside]
     chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
-    return Suggestions(candidates[chosen], probabilities[chosen], len(candidates), left_out)
+    return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out)
 
 
 def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
@@ -84,31 +83,28 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
         if len(predictor.label_columns) == 1:  # NA and the like are no label
             has_label &= task.targets.for_table(table, name).labelled(table, name)
         labelled |= has_label
+    of_run = is_recorded(predictor.folder, hashes)
+    with contextlib.suppress(OSError, ValueError):  # an exported model has no such file
+        # With folds, the scored rows of a test table are in no split.
+        of_run |= np.isin(hashes, ScoredRows.read(Path(predictor.folder)).hashes)
     repeated = np.ones(len(table), dtype=bool)
     repeated[group_duplicates(hashes)[0]] = False
     left, left_out = np.ones(len(table), dtype=bool), {}
-    for reason, found in (
-        ("without a text", hashes == EMPTY),
-        ("with a label", labelled),
-        ("in a table of the run", _is_of_run(Path(predictor.folder), hashes)),
-        ("repeated", repeated),
-    ):
-        if number := int((left & found).sum()):
+    reasons = {
+        "without a text": hashes == EMPTY,
+        "with a label": labelled,
+        "in a table of the run": of_run,
+        "repeated": repeated,
+    }
+    for reason, rows in reasons.items():
+        if number := int((left & rows).sum()):
             left_out[reason] = number
-        left &= ~found
+        left &= ~rows
     return np.flatnonzero(left), left_out
 
 
-def _is_of_run(folder: Path, hashes: TextHashes) -> npt.NDArray[np.bool_]:
-    """(rows,) whether each text is in a table of the run."""
-    known = is_recorded(str(folder), hashes)
-    with contextlib.suppress(OSError, ValueError):  # an exported model has no such file
-        known |= np.isin(hashes, ScoredRows.read(folder).hashes)  # with folds, those of a test table
-    return known
-
-
 def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
-    """The first `count` of `order` without those that share most words with an earlier one.
+    """The first `count` of `order`, but for those that share most words with an earlier one.
 
     Of two sets that share a share `_ALIKE`, in any order of words, the first few words of both have one in common
     (Chaudhuri et al., 2006, "A Primitive Operator for Similarity Joins"), so a text is compared with few others.
@@ -117,35 +113,34 @@ def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Ro
     for place in order.tolist():
         if len(chosen) == count:
             break
-        own = _list_words(text(place))
-        first = sorted(own, key=lambda word: (-len(word), word))[: len(own) - math.ceil(_ALIKE * len(own)) + 1]
+        words = _list_words(text(place))
+        first = sorted(words, key=lambda word: (-len(word), word))[: len(words) - math.ceil(_ALIKE * len(words)) + 1]
         others = (other for word in first for other in by_word[word])
-        if all(len(own & other) < _ALIKE * len(own | other) for other in others):
+        if all(len(words & other) < _ALIKE * len(words | other) for other in others):
             chosen.append(place)
             for word in first:
-                by_word[word].append(own)
+                by_word[word].append(words)
     return np.array(chosen, dtype=np.int64)
 
 
 def _list_words(text: str) -> set[str]:
-    """The set of its words, or the pairs of its characters where it has no spaces."""
+    """The set of its words, or of the pairs of its characters where it has no spaces."""
     plain = normalize_text(text)
     return set(map("".join, itertools.pairwise(plain))) if lack_spaces([plain]) else set(plain.split())
 
 
 def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestions: Suggestions) -> None:
-    """Write the rows with all columns of the table, those of the label and of the prediction.
+    """Write the rows, the least certain first, with all columns of the table, its labels' and the prediction's.
 
     The file is made for a spreadsheet, so CSV has no formulas.
     """
-    task, order = predictor.task, np.argsort(suggestions.rows)
-    missing = [name for name in predictor.label_columns if not table.has_column(name)]
-    predicted = task.answers.columns()[: -len(task.labels)]
-    # The rows in the order in which they are to be labelled, the most useful first.
-    columns = {name: np.array(table.take(name, suggestions.rows[order]), dtype=object) for name in table.columns}
+    count, order = len(suggestions.rows), np.argsort(suggestions.rows)
     place = np.argsort(order)
-    arrow = pyarrow.table({name: to_arrow(cells[place].tolist()) for name, cells in columns.items()})
+    columns = {
+        name: np.array(table.take(name, suggestions.rows[order]), dtype=object)[place].tolist()
+        for name in table.columns
+    }
+    columns |= {name: [""] * count for name in predictor.label_columns if name not in columns}
+    arrow = pyarrow.table({name: to_arrow(cells) for name, cells in columns.items()})
     chosen = replace(table, arrow=arrow, original=None, derived=frozenset())
-    fields = task.answers.fields(suggestions.probabilities, EXACT)
-    cells = ([*([""] * len(missing)), *field[: len(predicted)]] for field in fields)
-    write_predictions(path, chosen, np.arange(len(place)), [*missing, *predicted], cells, for_excel=True)
+    PredictionColumns(predictor.task, top_k=0, for_excel=True).write(path, chosen, np.arange(count), suggestions.logits)

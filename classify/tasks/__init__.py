@@ -9,6 +9,7 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.tasks import (
         base as base,
+        columns as columns,
         heads as heads,
         label_columns as label_columns,
         multi_label as multi_label,

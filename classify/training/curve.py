@@ -21,14 +21,18 @@ from classify.tasks.registry import trained_task
 from classify.training.inputs import check
 from classify.training.run import train
 
-# Shares of the training rows, rows below which several draws are averaged, and fewest rows to train on.
-_SHARES, _FEW, _FEWEST = (0.1, 0.25, 0.5), 1_000, 16
+# Shares of the training rows that are trained on.
+_SHARES = (0.1, 0.25, 0.5)
+# Training rows of the run below which the scores of three draws are averaged.
+_FEW = 1_000
+# Fewest rows to train on.
+_FEWEST = 16
 
 
 def plan_sizes(folder: Path, preset: str, draws: int | None) -> list[tuple[int, int]]:
     """(rows, draw) of each training. Raises InputError where the run has too few rows."""
-    labels, (rows, trained_with) = trained_task(str(folder)).labels, read_run(folder)
-    fewest = max(_FEWEST, 2 * len(labels))
+    rows, trained_with = read_run(folder)
+    fewest = max(_FEWEST, 2 * len(trained_task(str(folder)).labels))
     sizes = [size for share in _SHARES if (size := round(share * rows)) >= fewest]
     if not sizes:
         raise InputError(f"--model {folder}: {rows} training rows are too few for a curve; it needs {2 * fewest}.")
@@ -42,11 +46,14 @@ def measure_curve(
 ) -> Curve:
     """Train each of `sizes` and return the curve; `report` gets the rows, the metric and the score of each."""
     task, metrics = trained_task(str(folder)), read_json(folder / "metrics.json")
-    name, (rows, _) = task.scores.share or task.scores.primary, read_run(folder)
+    name, (rows, trained_with) = task.scores.share or task.scores.primary, read_run(folder)
     final = metrics["test"] or metrics["eval"]
+    values = {**stored_values(folder), "preset": preset}
+    if preset != trained_with:  # the settings that a preset decides are chosen again
+        values = {key: value for key, value in values.items() if key not in (*PRESETS["fast"], "max_steps")}
     points, half = [], dict[str, list[float]]()
     for size, draw in sizes:
-        scores = _train_part(folder, size, draw, preset)
+        scores = _train_part(folder, values, size, draw)
         if size == rows:
             final = scores
         else:
@@ -64,13 +71,10 @@ def measure_curve(
     return Curve(name, (*points, (rows, final[name])), (interval[0], interval[1]), per_class, preset)
 
 
-def _train_part(folder: Path, rows: int, draw: int, preset: str) -> dict[str, Any]:
-    """Train on `rows` rows, which `draw` chooses, and return the scores of the run's rows."""
-    values = stored_values(folder)
-    if preset != read_run(folder)[1]:
-        values = {name: value for name, value in values.items() if name not in (*PRESETS["fast"], "max_steps")}
-    values |= {"max_train_samples": rows, "preset": preset, "report_to": "none", "quiet": True}
-    values["seed"] = int(values.get("seed", RunConfig().training.seed)) + draw
+def _train_part(folder: Path, values: dict[str, Any], rows: int, draw: int) -> dict[str, Any]:
+    """Train with the settings `values` on `rows` rows, which `draw` chooses; return the scores of the run's rows."""
+    seed = int(values.get("seed", RunConfig().training.seed)) + draw
+    values = {**values, "max_train_samples": rows, "report_to": "none", "quiet": True, "seed": seed}
     if values.get("eval_data") is None:  # the splits of the run, however they were made
         values |= {"split_like": str(folder), "folds": None, "split_column": NO_COLUMN, "split_by_time": None}
     with tempfile.TemporaryDirectory(prefix="classify-curve-") as made:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from classify.data.splits import Split
 from classify.distributed import sharding
 from classify.evaluation import metrics
 from classify.evaluation.calibration import Rescaling
@@ -18,11 +16,10 @@ from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
 from classify.training.log import Log
 from classify.training.open_set import fit_scope
-from classify.training.result_files import WRITERS, Final, Results
+from classify.training.result_files import WRITERS, Results
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
-from classify.training.strategies.base import Strategy
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
@@ -41,48 +38,46 @@ def finish(
 
     `out_of_fold` are the logits of the validation split where it is the training split.
     """
-    splits, output, strategy = context.splits, context.output, context.strategy
-    strategy.end_training()  # what is scored is what will be saved
+    splits, output, strategy, world = context.splits, context.output, context.strategy, context.world
+    strategy.end_training()  # from here on the weights are scored that will be saved
     kept_epoch, step = _restore_kept_weights(context, trainer)
     reuse = not context.classifier.precision.rounds_weights and not context.classifier.has_adapters
     context.classifier.merge_adapters()
-    final = _calibrate(context, evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold)
+    validation = evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold
+    before = validation if splits.test is None else context.compute_logits(splits.test)
+    rescaling = _rescale_output_layer(context, validation)
+    validation, scored = rescaling.apply(validation), rescaling.apply(before)
+    task = context.inputs.task
+    answers = task.answers.fitted(task.answers.probabilities(validation), splits.validation.targets)
+    task = task.with_answers(answers)
+    calibration = _describe_calibration(context, rescaling, before, scored)
     if context.config.training.save_dtype != "float32":
-        final = _round_weights(context, final)
-    task = final.task
-    predicted = _predict(context, final.task, final.validation, splits.validation)
-    validation_scores = context.score(task, final.validation, splits.validation, predicted)
-    scores = validation_scores
-    if splits.test is not None:
-        predicted = _predict(context, final.task, final.scored, splits.test)
-        scores = context.score(task, final.scored, splits.test, predicted)
+        validation, scored = _round_weights(context, task, validation, scored)
     open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
     log.finish()
     if context.config.training.save_on_each_node:
-        context.world.close()  # with a process group transformers saves only on rank 0
+        world.close()  # with a process group transformers saves only on rank 0
     # No rank leaves before the files are written, so that a script that then loads the folder finds it. Where one
     # process of each machine writes, there is no group any more to wait in.
-    with contextlib.nullcontext() if context.world.closed else context.world.sync_errors():
+    with contextlib.nullcontext() if world.closed else world.sync_errors():
         if output.is_writer:
-            seen = _find_seen(context)
             results = Results(
                 context=context,
-                final=final,
-                predicted=predicted,
                 trainer=trainer,
                 record=record,
-                weights=weights,
+                task=task,
+                validation=validation,
+                logits=scored,
+                calibration=calibration,
                 unlabelled=unlabelled,
                 open_set=open_set,
-                validation_scores=validation_scores,
-                scores=scores,
-                seen=seen,
-                unseen=_score_unseen(context, final, predicted, ~seen) if seen.any() and not seen.all() else None,
+                weights=weights,
                 kept_epoch=kept_epoch,
                 start_seconds=start_seconds,
             )
+            _ = results.validation_scores, results.unseen  # computed here, they count as evaluation
             context.timeline.end("evaluation")
             for name, write in WRITERS:
                 with output.writing(name):
@@ -90,37 +85,11 @@ def finish(
                 context.timeline.end("files")
 
 
-def _predict(context: TrainingContext, task: Task, logits: Logits, split: Split) -> npt.NDArray[Any]:
-    probabilities, folds = task.answers.probabilities(logits), context.splits.folds
-    predicted = task.answers.decide(probabilities)
-    if folds is not None and split is context.splits.train:
-        for number in range(context.splits.num_folds):  # no threshold is chosen on the rows that it decides
-            own = folds == number
-            fitted = task.answers.fitted(probabilities[~own], split.targets[~own])
-            predicted[own] = fitted.decide(probabilities[own])
-    return predicted
-
-
-def _calibrate(context: TrainingContext, validation: Logits) -> Final:
-    """Rescale the output layer by validation logits, and score with it. A collective."""
-    splits, task = context.splits, context.inputs.task
-    calibrate = context.config.training.calibrate == "auto"
-    scored = validation if splits.test is None else context.compute_logits(splits.test)
-    rescaling = _rescale_output_layer(context, validation, calibrate=calibrate)
-    rescaled_validation, rescaled = rescaling.apply(validation), rescaling.apply(scored)
-    probabilities = task.answers.probabilities(rescaled_validation)
-    return Final(
-        task=task.with_answers(task.answers.fitted(probabilities, splits.validation.targets)),
-        validation=rescaled_validation,
-        scored=rescaled,
-        calibration=_describe_calibration(context, rescaling, scored, rescaled) if calibrate else None,
-    )
-
-
-def _rescale_output_layer(context: TrainingContext, validation_logits: Logits, *, calibrate: bool) -> Rescaling:
+def _rescale_output_layer(context: TrainingContext, validation: Logits) -> Rescaling:
     """Let the output layer compute the scale and shift that the task requires. A collective."""
-    fitted = context.inputs.task.head.rescale(validation_logits, context.splits.validation.targets, calibrate=calibrate)
-    outputs = validation_logits.shape[1]
+    calibrate = context.config.training.calibrate == "auto"
+    fitted = context.inputs.task.head.rescale(validation, context.splits.validation.targets, calibrate=calibrate)
+    outputs = validation.shape[1]
     if fitted is None:
         return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
     # One rank's values, so that all ranks' weights are the same bits.
@@ -137,8 +106,10 @@ def _describe_calibration(
 ) -> dict[str, Any] | None:
     """The entry of metrics.json: the rescaling, and the probabilities' scores before and after it; print them.
 
-    None for tasks without probabilities.
+    None without --calibrate, and for tasks without probabilities.
     """
+    if context.config.training.calibrate != "auto":
+        return None
     splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
     old, new = (task.scores.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after))
     if old is None or new is None:
@@ -154,25 +125,20 @@ def _describe_calibration(
     return {**rescaling.as_json(), "before": old, "after": new}
 
 
-@torch.no_grad()
-def _round(strategy: Strategy, dtype: torch.dtype) -> None:
-    """Round the weights and buffers that are on a device to `dtype`; they stay in fp32."""
-    strategy.weights.named()  # shards them again
-    model = strategy.classifier.model
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_floating_point() and not tensor.is_meta:
-            tensor.copy_(tensor.to(dtype))
+def _round_weights(context: TrainingContext, task: Task, validation: Logits, scored: Logits) -> tuple[Logits, Logits]:
+    """Round the weights to --save-dtype, and print by how much that changes probabilities. A collective.
 
-
-def _round_weights(context: TrainingContext, final: Final) -> Final:
-    """Round the weights to --save-dtype, print by how much that changes probabilities; return the logits after it.
-
-    Those of the folds' models, which are not saved, stay. A collective.
+    Returns the logits after it. With folds, logits of the folds' models, which are not saved, stay.
     """
-    splits, task, name = context.splits, final.task, context.config.training.save_dtype
-    scored_by_folds = splits.folds is not None and splits.test is None
-    before = context.compute_logits(splits.scored) if scored_by_folds else final.scored
-    _round(context.strategy, getattr(torch, name))
+    splits, name = context.splits, context.config.training.save_dtype
+    by_folds = splits.folds is not None and splits.test is None
+    before = context.compute_logits(splits.scored) if by_folds else scored
+    context.strategy.weights.named()  # shards them again
+    model = context.classifier.model
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):  # rounded, they stay in fp32
+            if tensor.is_floating_point() and not tensor.is_meta:
+                tensor.copy_(tensor.to(getattr(torch, name)))
     after = context.compute_logits(splits.scored)
     old, new = task.answers.probabilities(before), task.answers.probabilities(after)
     changed, most = int((task.answers.decide(old) != task.answers.decide(new)).sum()), np.abs(new - old).max()
@@ -180,12 +146,9 @@ def _round_weights(context: TrainingContext, final: Final) -> Final:
         f"saved weights: {name} (probabilities of {len(splits.scored)} rows change by at most {most:.2g}, "
         f"{changed} predictions change; --save-dtype)"
     )
-    if scored_by_folds:
-        return final
     if splits.folds is not None:
-        return replace(final, scored=after)
-    validation = after if splits.test is None else context.compute_logits(splits.validation)
-    return replace(final, validation=validation, scored=after)
+        return validation, scored if by_folds else after
+    return after if splits.test is None else context.compute_logits(splits.validation), after
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
@@ -211,21 +174,3 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
             f"{best[metric]:.3f}, which may be chance; --keep)"
         )
     return epoch, step
-
-
-def _find_seen(context: TrainingContext) -> npt.NDArray[np.bool_]:
-    """(rows,) whether the text of each scored row is in the training split, too; never of folds."""
-    splits = context.splits
-    seen = np.zeros(len(splits.scored), dtype=bool)
-    if splits.scored is not splits.train:
-        seen[list(splits.in_training.get("test" if splits.test is not None else "validation", ()))] = True
-    return seen
-
-
-def _score_unseen(
-    context: TrainingContext, final: Final, predicted: npt.NDArray[Any], unseen: npt.NDArray[np.bool_]
-) -> metrics.Scores:
-    """Score the `unseen` (rows,) of the scored rows."""
-    scored = context.splits.scored
-    part = Split(scored.table, scored.rows[unseen], scored.targets[unseen])
-    return context.score(final.task, final.scored[unseen], part, predicted[unseen])

@@ -17,12 +17,14 @@ from classify.training.setup import TrainingContext
 
 @dataclass(frozen=True)
 class OpenSet:
-    """A fitted scope: its probabilities of the scored rows, and of those of none of the classes with their logits."""
+    """A fitted scope, its probabilities (rows,) of the scored rows, and the entry of metrics.json.
+
+    `outside` (rows, labels + 1) are the logits of scored rows of none of the classes, and their probabilities.
+    """
 
     scope: Scope
     in_scope: npt.NDArray[np.float32]
     outside: npt.NDArray[np.float32]
-    outside_logits: npt.NDArray[np.float32]
     metrics: dict[str, Any]
 
 
@@ -57,16 +59,15 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
         Held(*map(np.concatenate, zip(*outside, strict=True))) if outside else None,
     )
     in_scope = scope.probabilities(scored.features, scored.logits)
-    rejected = np.empty((0, len(bias)), dtype=np.float32)
-    outside_in_scope, counted = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
+    rejected, counted = np.empty((0, len(bias) + 1), dtype=np.float32), np.empty(0, dtype=np.int64)
     if (rest := splits.outside_scored) is not None:
         held = compute(rest)
-        rejected, outside_in_scope = held.logits, scope.probabilities(held.features, held.logits)
+        rejected = np.column_stack([held.logits, scope.probabilities(held.features, held.logits)])
         counted = _independent(context, rest)
     new = held_out if splits.test is None else _independent(context, splits.test, "test")
     right = (scored.logits.argmax(axis=1) == splits.scored.targets)[new]
-    metrics = scope.describe(in_scope[new], right, outside_in_scope[counted], fitted=splits.test is None)
-    return OpenSet(scope, in_scope, outside_in_scope, rejected, metrics)
+    metrics = scope.describe(in_scope[new], right, rejected[counted, -1], fitted=splits.test is None)
+    return OpenSet(scope, in_scope, rejected, metrics)
 
 
 def _independent(context: TrainingContext, split: Split, name: str = "") -> npt.NDArray[np.int64]:

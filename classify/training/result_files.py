@@ -22,19 +22,17 @@ from classify.data import split_record
 from classify.data.split_table import BY_SEED
 from classify.data.splits import Split, Splits
 from classify.errors import SHOWN, list_some
-from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
+from classify.evaluation import advice, learning_curve, metrics, predictions_file, scope, scored_rows, suspects_file
 from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
 from classify.evaluation.label_noise import choose_to_review
 from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
-from classify.evaluation.predictions_file import EXACT, FOLD_COLUMN, FOR_EXCEL, write_predictions
 from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
-from classify.evaluation.suspects_file import write_suspects
 from classify.files import write_json
 from classify.findings import Finding, note
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.options import ReadOptions
-from classify.tables.table import Table
 from classify.tasks.base import Task
+from classify.tasks.columns import PredictionColumns
 from classify.training.open_set import OpenSet
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
@@ -42,45 +40,30 @@ from classify.training.terminal import log_event
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
-# The baseline sees this many times the characters that the model reads.
+# The baseline sees this many times the characters that the model reads: a text of many megabytes would take minutes.
 _TIMES_READ = 10
 
 
 @dataclass(frozen=True)
-class Final:
-    """The task of the finished model, its logits of two splits, and the entry of metrics.json on its calibration.
-
-    `scored` are the logits of the test split, or of the validation split where there is none. With folds the validation
-    split is the training split, whose logits are those of the folds' models.
-    """
-
-    task: Task
-    validation: Logits
-    scored: Logits
-    calibration: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
 class Results:
-    """Results of a finished run, for the writers of its files.
+    """A finished run, for the writers of its files; scores are computed when they are first read.
 
-    `predicted` are the predictions of the scored rows, in the form of the targets. `unlabelled` are the logits of rows
-    without a label by file. `seen` (rows,): whether the text of a scored row was trained on, too; `unseen` are the
-    scores of the others, None where these are all rows or none.
+    `task` is the task of the finished model, `validation` and `logits` are its logits of the validation split and of
+    the scored rows: the test split, or validation where there is none. With folds the validation split is the training
+    split, whose logits come from the folds' models. `unlabelled` are the logits of rows without a label, by file;
+    `calibration` is the entry of metrics.json.
     """
 
     context: TrainingContext
-    final: Final
-    predicted: npt.NDArray[Any]
     trainer: Trainer
     record: RunRecord
-    weights: dict[str, Any]
+    task: Task
+    validation: Logits
+    logits: Logits
+    calibration: dict[str, Any] | None
     unlabelled: dict[str, Logits]
     open_set: OpenSet | None
-    validation_scores: metrics.Scores
-    scores: metrics.Scores
-    seen: npt.NDArray[np.bool_]
-    unseen: metrics.Scores | None
+    weights: dict[str, Any]
     kept_epoch: float
     start_seconds: float
 
@@ -89,43 +72,81 @@ class Results:
         return self.context.splits
 
     @property
-    def task(self) -> Task:
-        return self.final.task
+    def by_folds(self) -> bool:
+        """Whether each scored row was scored by the fold that did not train on it."""
+        return self.splits.folds is not None and self.splits.scored is self.splits.train
+
+    def _decide(self, logits: Logits, split: Split) -> npt.NDArray[Any]:
+        """The predictions of a split, in the form of its targets."""
+        answers, folds = self.task.answers, self.splits.folds
+        probabilities = answers.probabilities(logits)
+        predicted = answers.decide(probabilities)
+        if folds is not None and split is self.splits.train:
+            for number in range(self.splits.num_folds):  # no threshold is chosen on the rows that it decides
+                own = folds == number
+                fitted = answers.fitted(probabilities[~own], split.targets[~own])
+                predicted[own] = fitted.decide(probabilities[own])
+        return predicted
+
+    @functools.cached_property
+    def predicted(self) -> npt.NDArray[Any]:
+        return self._decide(self.logits, self.splits.scored)
+
+    @functools.cached_property
+    def scores(self) -> metrics.Scores:
+        return self.context.score(self.task, self.logits, self.splits.scored, self.predicted)
+
+    @functools.cached_property
+    def validation_scores(self) -> metrics.Scores:
+        if self.splits.test is None:
+            return self.scores
+        predicted = self._decide(self.validation, self.splits.validation)
+        return self.context.score(self.task, self.validation, self.splits.validation, predicted)
+
+    @functools.cached_property
+    def seen(self) -> npt.NDArray[np.bool_]:
+        """(rows,) whether the text of a scored row is in the training split, too; never with folds."""
+        splits = self.splits
+        seen = np.zeros(len(splits.scored), dtype=bool)
+        if splits.scored is not splits.train:
+            seen[list(splits.in_training.get("test" if splits.test is not None else "validation", ()))] = True
+        return seen
+
+    @functools.cached_property
+    def unseen(self) -> metrics.Scores | None:
+        """The scores of the rows whose text was not trained on, None where these are all rows or none."""
+        if not self.seen.any() or self.seen.all():
+            return None
+        scored, new = self.splits.scored, ~self.seen
+        part = Split(scored.table, scored.rows[new], scored.targets[new])
+        return self.context.score(self.task, self.logits[new], part, self.predicted[new])
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
-        """Score the baseline on the same rows when first read: after the model is saved.
+        """The baseline's scores on the same rows; None, with a note, for tables without words to count.
 
-        None, with a note, for tables without words to count.
+        It is first read after the model is saved. With folds, each row is scored by a baseline of the other folds.
         """
-        timeline = self.context.timeline
-        timeline.end("files")
+        splits, task, context, seed = self.splits, self.task, self.context, self.context.config.training.seed
+        train, scored = splits.train, splits.scored
+        context.timeline.end("files")
         try:
-            return self._fit_baseline()
+            texts, others = (self._read_start(split) for split in (train, scored))
+            if splits.folds is not None and self.by_folds:
+                fit = functools.partial(task.baseline, seed=seed)
+                return cross_validate_baseline(texts, train.targets, splits.folds, fit, task.scores.metrics)
+            return task.baseline(texts, train.targets, others, scored.targets, seed)
         except (ValueError, MemoryError) as error:
             found = note(f"the TF-IDF baseline cannot be fitted: {error}")
             self.record.findings.append(found)
-            self.context.output.log(found.line())
+            context.output.log(found.line())
             return None
         finally:
-            timeline.end("baseline")
+            context.timeline.end("baseline")
 
-    def _fit_baseline(self) -> Baseline:
-        """Fit the baseline on the training rows; with folds, score each row by the others.
-
-        Of a text it sees ten times what the model reads: one of many megabytes would take minutes.
-        """
-        splits, task, seed = self.splits, self.task, self.context.config.training.seed
+    def _read_start(self, split: Split) -> list[str]:
         most = _TIMES_READ * CHARACTERS_PER_TOKEN * self.context.data.max_length
-
-        def texts(split: Split) -> list[str]:
-            return [text[:most] for text in split.texts(splits.columns.text)]
-
-        train, scored = splits.train, splits.scored
-        if splits.folds is not None and scored is train:
-            fit = functools.partial(task.baseline, seed=seed)
-            return cross_validate_baseline(texts(train), train.targets, splits.folds, fit, task.scores.metrics)
-        return task.baseline(texts(train), train.targets, texts(scored), scored.targets, seed)
+        return [text[:most] for text in split.texts(self.splits.columns.text)]
 
     @functools.cached_property
     def paired(self) -> SignTest | None:
@@ -142,7 +163,7 @@ class Results:
         scored = self.splits.scored
         hashes = scored.table.text_hashes(self.splits.columns.text)[scored.rows]
         others = None if self.baseline is None else self.baseline.predicted
-        return ScoredRows(hashes, scored.targets, self.final.scored, self.predicted, others, self.seen)
+        return ScoredRows(hashes, scored.targets, self.logits, self.predicted, others, self.seen)
 
     def majority(self, rows: npt.NDArray[Any] | slice = slice(None)) -> MajorityBaseline:
         """Score predicting the most frequent label for some of the scored rows."""
@@ -153,26 +174,19 @@ class Results:
         """The scores of the model and of the baselines on the rows that the model was not trained on."""
         if self.unseen is None:
             return self.scores, self.baseline, self.majority()
-        baseline, unseen = self.baseline, ~self.seen
+        baseline, new = self.baseline, ~self.seen
         if baseline is not None:
-            on_unseen = self.task.scores.metrics(baseline.predicted[unseen], self.splits.scored.targets[unseen])
-            baseline = replace(baseline, metrics=on_unseen)
-        return self.unseen, baseline, self.majority(unseen)
+            on_new = self.task.scores.metrics(baseline.predicted[new], self.splits.scored.targets[new])
+            baseline = replace(baseline, metrics=on_new)
+        return self.unseen, baseline, self.majority(new)
 
     @functools.cached_property
     def notes(self) -> list[Finding]:
         return [note(text) for text in _notes(self)]
 
-    @property
-    def scored_name(self) -> str:
-        """What the scored rows are called in messages: test, cross-validated or validation."""
-        if self.splits.test is not None:
-            return "test"
-        return "validation" if self.splits.method is None else "cross-validated"
-
 
 def _write_model(results: Results) -> None:
-    context = results.context
+    context, open_set, training = results.context, results.open_set, results.context.config.training
     settings = {
         "format": FORMAT,
         "task": results.task.name,
@@ -186,83 +200,46 @@ def _write_model(results: Results) -> None:
         "languages": context.inputs.languages.shares,
         "long_text": context.config.data.long_texts,
         **results.task.settings(),
-        **({} if results.open_set is None else results.open_set.scope.as_settings()),
+        **({} if open_set is None else open_set.scope.as_settings()),
     }
-    dtype = getattr(torch, context.config.training.save_dtype)
+    dtype, folder = getattr(torch, training.save_dtype), context.output.folder
     weights = {
         name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in results.weights.items()
     }
-    classifier = context.classifier
-    save_model(context.output.folder, classifier.model, weights, context.data.tokenizer, settings)
-    if results.open_set is not None:
-        results.open_set.scope.write(context.output.folder)
+    save_model(folder, context.classifier.model, weights, context.data.tokenizer, settings)
+    if open_set is not None:
+        open_set.scope.write(folder)
     # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
     for name in ("metrics.json", scored_rows.FILE, learning_curve.FILE):
-        (context.output.folder / name).unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
 
 
 def _write_predictions(results: Results) -> None:
-    task, context = results.task, results.context
-    digits = FOR_EXCEL if context.config.training.excel_safe else EXACT
-    files = {"predictions.csv": (results.splits.scored, results.final.scored)}
-    files |= {file: (results.splits.unlabelled[file], logits) for file, logits in results.unlabelled.items()}
-    open_set = results.open_set
-    if open_set is not None and results.splits.outside_scored is not None:
-        files[scope.OUTSIDE_FILE] = (results.splits.outside_scored, open_set.outside_logits)
-    for name, (split, logits) in files.items():
-        columns, predicted = task.answers.columns(), results.predicted if split is results.splits.scored else None
-        fields = task.answers.fields(task.answers.probabilities(logits), digits, predicted)
-        if open_set is not None and name in ("predictions.csv", scope.OUTSIDE_FILE):
-            in_scope = open_set.outside if name == scope.OUTSIDE_FILE else open_set.in_scope
-            columns, fields = open_set.scope.names(columns), open_set.scope.mark(fields, in_scope, digits)
-        if split is results.splits.train:  # scored by the fold that did not train on the row
-            assert results.splits.folds is not None
-            columns = [*columns, FOLD_COLUMN]
-            folds = (results.splits.folds + 1).tolist()
-            fields = ([*row, str(fold)] for row, fold in zip(fields, folds, strict=True))
-        write_predictions(
-            context.output.folder / name,
-            split.table,
-            split.rows,
-            columns,
-            fields,
-            for_excel=context.config.training.excel_safe,
-        )
-
-
-def _write_scored_rows(results: Results) -> None:
-    results.scored_rows.write(results.context.output.folder)
-
-
-def _write_suspects(results: Results) -> None:
-    """Write suspects.csv, where every row was scored by a fold that did not train on it."""
-    split, splits, path = results.splits.train, results.splits, results.context.output.folder / suspects_file.FILE
-    path.unlink(missing_ok=True)  # of an earlier run in this folder
-    if splits.folds is None or splits.scored is not split or len(splits.columns.labels) > 1:
-        return
-    if not results.task.answers.has_confidence:
-        return
-    probabilities = results.task.answers.probabilities(results.final.scored)
-    suspects = choose_to_review(probabilities, split.targets)
-    if len(suspects.rows):
-        columns = (splits.columns.text, splits.columns.labels[0])
-        for_excel = results.context.config.training.excel_safe
-        write_suspects(
-            path, suspects, split.table, split.rows, columns, split.targets, probabilities, for_excel=for_excel
-        )
+    splits, open_set, folder = results.splits, results.open_set, results.context.output.folder
+    excel_safe = results.context.config.training.excel_safe
+    digits = predictions_file.FOR_EXCEL if excel_safe else predictions_file.EXACT
+    plain = PredictionColumns(results.task, digits=digits, for_excel=excel_safe)
+    columns, outputs = plain, results.logits
+    if open_set is not None:
+        columns, outputs = replace(plain, scope=open_set.scope), np.column_stack([outputs, open_set.in_scope])
+        if (rest := splits.outside_scored) is not None:
+            columns.write(folder / scope.OUTSIDE_FILE, rest.table, rest.rows, open_set.outside)
+    scored, folds = splits.scored, splits.folds if results.by_folds else None
+    path = folder / predictions_file.FILE
+    columns.write(path, scored.table, scored.rows, outputs, predicted=results.predicted, folds=folds)
+    for file, logits in results.unlabelled.items():
+        plain.write(folder / file, splits.unlabelled[file].table, splits.unlabelled[file].rows, logits)
 
 
 def _write_split(results: Results) -> None:
     """Write which split, or fold, each text of the run is in; of folds, texts of other tables are in none."""
     splits, column = results.splits, results.splits.columns.text
-    parts: list[tuple[Table, npt.NDArray[np.int8]]] = []
-    if splits.assignment is not None:
-        parts.append((splits.train.table, splits.assignment))
+    parts = [] if splits.assignment is None else [(splits.train.table, splits.assignment)]
     if splits.folds is None:
-        named = [*enumerate((splits.train, splits.validation, splits.test))]
-        named += [(split_record.UNUSED, split) for split in (*splits.outside, splits.outside_scored)]
-        for number, split in named:
-            if split is not None and not (splits.assignment is not None and number == 0):
+        numbered = list(enumerate((splits.train, splits.validation, splits.test)))
+        numbered += [(split_record.UNUSED, split) for split in (*splits.outside, splits.outside_scored)]
+        for number, split in numbered[len(parts) :]:  # the assignment says which rows are in the training split
+            if split is not None:
                 of_rows = np.full(len(split.table), -1, dtype=np.int8)
                 of_rows[split.rows] = number
                 parts.append((split.table, of_rows))
@@ -274,23 +251,51 @@ def _write_split(results: Results) -> None:
     )
 
 
+def _write_scored_rows(results: Results) -> None:
+    results.scored_rows.write(results.context.output.folder)
+
+
+def _write_suspects(results: Results) -> None:
+    """Write suspects.csv, where every row was scored by a fold that did not train on it."""
+    split, columns, path = results.splits.train, results.splits.columns, results.context.output.folder
+    path = path / suspects_file.FILE
+    path.unlink(missing_ok=True)  # of an earlier run in this folder
+    if not results.by_folds or len(columns.labels) > 1 or not results.task.answers.has_confidence:
+        return
+    probabilities = results.task.answers.probabilities(results.logits)
+    suspects = choose_to_review(probabilities, split.targets)
+    if len(suspects.rows):
+        suspects_file.write_suspects(
+            path,
+            suspects,
+            split.table,
+            split.rows,
+            (columns.text, columns.labels[0]),
+            split.targets,
+            probabilities,
+            for_excel=results.context.config.training.excel_safe,
+        )
+
+
 def _write_metrics(results: Results) -> None:
-    progress = results.trainer.progress
-    method: dict[str, Any] = {}
-    if results.splits.method is not None:
-        method = {"method": results.splits.method, "folds": results.splits.num_folds}
-    thresholds = {}
+    progress, splits, open_set = results.trainer.progress, results.splits, results.open_set
+    validation, test = results.validation_scores.as_json(), None
+    if splits.method is not None:
+        validation |= {"method": splits.method, "folds": splits.num_folds}
     if results.task.answers.thresholds is not None:
-        thresholds = {"thresholds": SCORED_ROWS if results.splits.folds is None else OTHER_FOLDS}
-    scores, baseline, majority = results.headline
-    unseen = {} if results.unseen is None else {"unseen": scores.as_json()}
-    validation, test = {**results.validation_scores.as_json(), **method, **thresholds}, None
-    if results.splits.test is not None:
-        test = {**results.scores.as_json(), **unseen}
-    elif method:  # every row was scored by a model that had not seen it
+        validation["thresholds"] = SCORED_ROWS if splits.folds is None else OTHER_FOLDS
+    if splits.test is not None:
+        test = results.scores.as_json()
+    elif splits.method is not None:  # every row was scored by a model that had not seen it
         test = validation
-    else:
-        validation |= unseen
+    baseline, majority = None, results.majority().as_json()
+    if results.baseline is not None and results.paired is not None:
+        baseline = {**results.baseline.as_json(), "paired": asdict(results.paired)}
+    if results.unseen is not None:
+        scores, baseline_on_new, majority_on_new = results.headline
+        (test or validation)["unseen"], majority["unseen"] = scores.as_json(), majority_on_new.metrics
+        if baseline is not None and baseline_on_new is not None:
+            baseline["unseen"] = baseline_on_new.metrics
     write_json(
         results.context.output.folder / "metrics.json",
         {
@@ -301,29 +306,22 @@ def _write_metrics(results: Results) -> None:
                 "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
                 "steps": progress.step,
                 "collapsed_epoch": progress.collapsed_epoch,
-                "epochs": progress.position / len(results.splits.train),
+                "epochs": progress.position / len(splits.train),
                 "loss": progress.mean_loss if progress.step else None,
             },
             "eval": validation,
             "test": test,
-            "calibration": results.final.calibration,
-            **({} if results.open_set is None else {"in_scope": results.open_set.metrics}),
-            "baseline": _describe_baseline(results, {"unseen": baseline.metrics} if unseen and baseline else {}),
-            "majority": {**results.majority().as_json(), **({"unseen": majority.metrics} if unseen else {})},
-            "probe": progress.probe,
-            "pairs": progress.contrastive,
+            "calibration": results.calibration,
+            **({} if open_set is None else {scope.COLUMN: open_set.metrics}),
+            "baseline": baseline,
+            "majority": majority,
+            "probe": results.trainer.progress.probe,
+            "pairs": results.trainer.progress.contrastive,
             "best_epoch": results.kept_epoch,
             "start_seconds": results.start_seconds,
             "wall_seconds": results.context.timeline.elapsed,
         },
     )
-
-
-def _describe_baseline(results: Results, unseen: dict[str, Any]) -> dict[str, Any] | None:
-    """The baseline's scores, with the paired test of the model against it on the same texts."""
-    if results.baseline is None or results.paired is None:
-        return None
-    return {**results.baseline.as_json(), **unseen, "paired": asdict(results.paired)}
 
 
 def _write_record(results: Results) -> None:
@@ -332,41 +330,39 @@ def _write_record(results: Results) -> None:
 
 
 def _print_summary(results: Results) -> None:
-    output, (scores, baseline, _) = results.context.output, results.headline
-    name = "test" if results.splits.test is not None else results.splits.method or "validation"
+    output, splits, (scores, baseline, _) = results.context.output, results.splits, results.headline
+    name = "test" if splits.test is not None else splits.method or "validation"
     if results.unseen is not None:
         name += f" ({scores.rows} of {len(results.seen)} rows, whose text was not trained on)"
-    output.log("")
-    output.log(metrics.table(scores))
     line = f"{name}: {metrics.format_metrics(scores.metrics)}"
     if baseline is not None:
-        fitted = len(results.splits.train) if results.splits.folds is None else 0
+        fitted = len(splits.train) if splits.folds is None else 0
         on = f", fitted on {baseline.rows} of {fitted} rows" if baseline.rows < fitted else ""
         line += f"; TF-IDF baseline: {metrics.format_metrics(baseline.metrics)} ({baseline.seconds:.1f} s{on})"
-    output.log(line)
+    lines = ["", metrics.table(scores), line]
     if results.open_set is not None:
-        output.log(scope.summarize(results.open_set.metrics))
-    for found in results.notes:
-        output.log(found.line())
-    output.log("")
-    output.log(f"result: {output.folder}")
+        lines.append(scope.summarize(results.open_set.metrics))
+    lines += [*(found.line() for found in results.notes), "", f"result: {output.folder}"]
+    for line in lines:
+        output.log(line)
     if output.world.is_main:
-        part = "test" if results.splits.test is not None else "eval"
+        part = "test" if splits.test is not None else "eval"
         log_event("result", {"folder": str(output.folder), part: results.scores.as_json()})
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
     output.log(f"next:   {shlex.join([*_program(), *words])}")
 
 
 def _notes(results: Results) -> list[str]:
-    progress = results.trainer.progress
+    progress, splits, data = results.trainer.progress, results.splits, results.trainer.data
     first, last = progress.first_loss, progress.mean_loss
-    epochs, outputs = progress.position / len(results.splits.train), results.final.scored.shape[1]
+    epochs, outputs = progress.position / len(splits.train), results.logits.shape[1]
     given = results.context.inputs.parts.loss is not None  # it may refuse these tensors
     scores, baseline, majority = results.headline
-    chance = math.nan if given else results.trainer.loss.by_chance(results.trainer.data.targets, outputs)
+    chance = math.nan if given else results.trainer.loss.by_chance(data.targets, outputs)
+    part = "test" if splits.test is not None else "validation" if splits.method is None else "cross-validated"
     notes = advice.notes(
         scores,
-        results.scored_name,
+        part,
         majority=majority,
         baseline=baseline,
         paired=results.paired,
@@ -375,23 +371,22 @@ def _notes(results: Results) -> list[str]:
         balanced=results.context.config.training.class_weights == "balanced",
         folds=_time_of_folds(results),
     )
-    chosen = results.task.answers.thresholds is not None
-    if chosen and results.splits.test is None and results.splits.folds is None:
+    if results.task.answers.thresholds is not None and splits.test is None and splits.folds is None:
         notes.append(
             "the thresholds were chosen on the validation rows that are scored, so F1 may be too high; give "
             "--test-data, or --folds 5"
         )
     suspects, counted = suspects_file.read_suspects(results.context.output.folder, SHOWN)
     if counted:
-        unit = results.splits.train.table.unit
+        unit = splits.train.table.unit
         shown = (f"{unit} {one['row']}: {one['label']!r}, suggested {one['suggested_label']!r}" for one in suspects)
         notes.append(
-            f"{counted} of {len(results.splits.train)} labels may be wrong ({suspects_file.MEASURED}; suspects.csv): "
+            f"{counted} of {len(splits.train)} labels may be wrong ({suspects_file.MEASURED}; suspects.csv): "
             f"{list_some([line.strip() for line in shown], counted)}"
         )
     if results.unseen is not None:
         notes.append(
-            f"with the {int(results.seen.sum())} {results.scored_name} texts that are also in the training split: "
+            f"with the {int(results.seen.sum())} {part} texts that are also in the training split: "
             f"{metrics.format_metrics(results.scores.metrics)}"
         )
     return notes
@@ -399,9 +394,8 @@ def _notes(results: Results) -> list[str]:
 
 def _time_of_folds(results: Results) -> str:
     """About how long a run with five folds would take; "" where rows were not divided by seed."""
-    config = results.context.config.data
     split = next((one for one in results.splits.findings if one.where == "split"), None)
-    if split is None or split.flag != BY_SEED or config.test_data is not None:
+    if split is None or split.flag != BY_SEED or results.context.config.data.test_data is not None:
         return ""
     return format_seconds(FOLD_TRAININGS * results.context.timeline.elapsed)
 
@@ -414,10 +408,10 @@ def _program() -> list[str]:
     return [sys.executable if python.startswith("..") else python, "-m", "classify"]
 
 
-# What is written, for disk errors, and the function that writes it, in order.
+# A file as an error of the disk names it, and the function that writes it, in order.
 WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("the model", _write_model),
-    ("predictions.csv", _write_predictions),
+    (predictions_file.FILE, _write_predictions),
     (split_record.FILE, _write_split),
     (scored_rows.FILE, _write_scored_rows),
     (suspects_file.FILE, _write_suspects),

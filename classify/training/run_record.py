@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +14,11 @@ from classify.data.sampler import BatchSampler, balance_by_cost, token_cost
 from classify.errors import Interrupted
 from classify.files import write_json
 from classify.findings import Finding, decisions, notes
+from classify.modeling.result_folder import describe_start
 from classify.training.output import Output
 from classify.training.setup import TrainingContext
 from classify.training.table_report import count_tokens
 from classify.training.terminal import Timeline
-from classify.versions import versions
 
 
 @dataclass
@@ -77,26 +75,14 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
     # Texts are shared by token cost, so the ranks' rows of a step may differ by a few.
     lengths = train.tokens.lengths(train.rows[batches.step_at(0).indices])
     shards = balance_by_cost(token_cost(lengths, context.classifier.hidden_size), world.world_size)
+    start = describe_start(table, context.inputs.task.name)
     values = {
-        "command": sys.orig_argv,
+        **start,
         "commands": [],
-        "cwd": os.getcwd(),
-        "date": datetime.now().isoformat(timespec="seconds"),
         "given": config.explicit_values(),
         "config": config.to_dict(),
         "sources": {name: str(source) for name, source in config.sources.items()},
-        "guesses": [],
-        "versions": versions(),
-        "data": {
-            "path": table.path,
-            "sha256": table.sha256,
-            "form": table.form,
-            "rows": len(table),
-            "unit": table.unit,
-            "skipped": table.skipped,
-            "columns": table.columns,
-            "fingerprint": splits.fingerprint,
-        },
+        "data": {**start["data"], "fingerprint": splits.fingerprint},
         "seed": config.training.seed,
         "topology": [
             {**entry, "rows_per_step": len(shard)} for entry, shard in zip(world.topology, shards, strict=True)
@@ -105,7 +91,6 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "strategy": world.plan.strategy,
         "launcher": world.plan.launch.launcher,
         "precision": context.classifier.precision.name,
-        "task": context.inputs.task.name,
         "parallel_mode": world.plan.parallel_mode.value,
         "n_gpu": world.plan.n_gpu,
         "packed": context.classifier.packed,

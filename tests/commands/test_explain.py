@@ -42,8 +42,7 @@ def test_words_are_those_of_the_text(predictor: Predictor) -> None:
 def test_a_score_is_what_the_logit_falls_by(predictor: Predictor) -> None:
     scores = {one.word: one.score for one in predictor.explain(TEXT, "money")}
     whole, without = (
-        predictor.compute_logits(predictor.tokenize([text]))[0, predictor.labels.index("money")]
-        for text in (TEXT, TEXT.replace("stolen ", " "))
+        predictor.outputs([text])[0, predictor.labels.index("money")] for text in (TEXT, TEXT.replace("stolen ", " "))
     )
     assert scores["stolen"] == pytest.approx(float(whole - without), abs=1e-5)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from classify.evaluation.predictions_file import read_predictions, write_predictions
-from classify.files import atomic_write
 from classify.tables.options import ReadOptions
 from classify.tables.read import read_table
 from classify.tables.table import Table
@@ -69,23 +67,6 @@ def test_many_rows_get_each_its_own_prediction(tmp_path: Path) -> None:
     assert again.column("text") == [f"text {number}" for number in rows]
     assert [float(number) for number in again.column("prob_more")] == pytest.approx(likely.tolist(), abs=1e-7)
     assert again.column("predicted_label") == ["less" if number <= count / 2 else "more" for number in rows]
-
-
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a machine that loses power can leave an empty file under the name."""
-    path = tmp_path / "run.json"
-    flushed: list[tuple[int, bool]] = []
-    fsync = os.fsync
-
-    def note_flush(descriptor: int) -> None:
-        flushed.append((os.fstat(descriptor).st_size, path.exists()))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note_flush)
-    with atomic_write(path) as file:
-        file.write("whole")
-    assert flushed[0] == (len("whole"), False)
-    assert path.read_text() == "whole"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])

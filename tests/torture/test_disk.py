@@ -21,6 +21,7 @@ from torch import nn
 from classify.cli import main
 from classify.errors import CheckpointError, DiskError
 from classify.tasks.base import Task
+from classify.tasks.columns import PredictionColumns
 from classify.training import checkpoint, result_files
 from classify.training.log import Log
 from classify.training.optimizer import collect_state, load_state
@@ -182,7 +183,7 @@ def fill(place: Path, left: int = 0) -> None:
         ((Log, "on_step_end"), "the training log"),
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((result_files, "save_model"), "the model"),
-        ((result_files, "write_predictions"), "predictions.csv"),
+        ((PredictionColumns, "write"), "predictions.csv"),
         ((Task, "baseline"), "evaluation.parquet"),
     ],
     ids=["log", "checkpoint", "model", "predictions", "evaluation"],
