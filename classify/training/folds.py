@@ -73,7 +73,7 @@ def cross_validate(context: TrainingContext) -> Logits:
 
 def train_fold(context: TrainingContext, trainer: Trainer, name: str) -> None:
     """Train one fold to its end. Raises Interrupted where any rank received a signal."""
-    stages.start_head(context, trainer)
+    stages.fit_head(context, trainer)
     stages.fit_memory(context, trainer)
     stages.fit(context, trainer, [], f"in {name}; the folds before it are saved")
 

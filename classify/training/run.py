@@ -1,14 +1,37 @@
-"""A training run from the first check to the last file.
+"""A training run, from a command to a folder of results. Read this page first.
 
-Every rank calls every step that involves several processes; `World` and `Output` know which rank writes and prints.
+`classify train` and `classify.train` come to `train` below with a `RunConfig`: the settings that were given, and where
+each came from. Under torchrun, srun, mpirun or --nproc every process comes here; its `Launch` says which one it is.
+
+**Inputs.** Before torch does anything, `inputs.check_inputs` looks at all that can be wrong. It reads the tables into
+Arrow (`classify.tables`), lets a task recognize what the labels mean (`classify.tasks`), finds the model's files, splits
+the rows (`classify.data.split_table`), and fills in what nobody gave with the recipe's values. Faults are reported
+together. `setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
+
+**World.** `group.start` carries out the device plan: it sets the device and, where several processes train, forms the
+process group. From there on `World` is all that anybody knows of other ranks. `setup.prepare` loads the model, locks the
+output folder, finds the checkpoint to continue from, and decides precision and packing. It returns the frozen
+`TrainingContext`, which everything below gets.
+
+**Training.** A `Trainer` owns the weights, the optimizer and the progress through the batch plan
+(`classify.data.sampler`): step k consists of the same rows on any number of processes. With folds, `cross_validate`
+first trains a model on each and keeps the logits of the rows left out. A new run starts its head (`stages.start_head`:
+steps on pairs of texts, then a linear probe); a resumed one loads the newest checkpoint that verifies. `stages.fit`
+takes the steps. After each one the callbacks log, score the validation rows and save, in this order.
+
+**Results.** `finish` restores the weights that --keep selects, calibrates them, scores the test rows and writes the
+folder (`result_files`). The report and the model card are made from its files alone, after training
+(`classify.report`).
+
+**Errors.** What all ranks see ends each of them with the same line. What one rank alone sees, such as a full disk, it
+tells the others where all of them meet next (`World.sync_errors`). A signal ends the loop after the same step on all
+ranks and behind a checkpoint, and raises `Interrupted`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +40,6 @@ from classify.config.schema import TrainingConfig
 from classify.distributed import group
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.evaluation.metrics import format_metrics
 from classify.findings import decisions, note
 from classify.launch.launch import Launch
 from classify.modeling.loading import quiet_libraries
@@ -32,7 +54,7 @@ from classify.training.parts import Parts
 from classify.training.run_record import make_record
 from classify.training.setup import TrainingContext, check_outputs, prepare, tokenize_tables
 from classify.training.terminal import Timeline, configure_terminal, log, log_decision, log_detail
-from classify.training.trainer import Trainer, make_trainer
+from classify.training.trainer import make_trainer
 
 # Held while a training runs.
 _TRAINING = threading.Lock()
@@ -128,7 +150,7 @@ def _run(context: TrainingContext) -> Path:
         check_outputs(context)
         if saved is None:
             trainer.strategy.setup()
-            _initialize_head(context, trainer, evaluate, train_log)
+            stages.start_head(context, trainer, evaluate, train_log)
         context.timeline.end("evaluation")
         stages.fit_memory(context, trainer)
         if saved is None and trainer.progress.best is not None:
@@ -151,40 +173,3 @@ def _run(context: TrainingContext) -> Path:
         finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
         given.end()
     return output.folder
-
-
-def _initialize_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
-    """Start afresh; the start is the first candidate for the best unless the head is random."""
-    output, planned = context.output, context.config.training.contrastive_steps or 0
-    contrastive, probe = stages.start_head(context, trainer, train_log)
-    if contrastive is not None:
-        trainer.progress.add_contrastive(dataclasses.asdict(contrastive))
-        cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
-        output.log(
-            f"contrastive: {contrastive.steps} steps{cut}, loss {contrastive.loss:.4f}, "
-            f"{contrastive.rows / contrastive.seconds:.0f} rows/s ({contrastive.seconds:.1f} s; --contrastive-steps)"
-        )
-    if context.config.model.head == "random":
-        return
-    begin = time.perf_counter()
-    if probe is None and context.config.model.head == "probe":
-        output.log(
-            "note: the head starts random: the encoder's features are nearly constant, so a linear model on them would "
-            "start worse than chance (--head)"
-        )
-        return
-    score, _ = evaluate.score(trainer)
-    if probe is None:
-        if score is not None:
-            output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
-        return
-    rows, seconds = probe
-    metrics = {} if score is None else score.metrics
-    trainer.progress.add_probe({**metrics, "seconds": seconds})
-    validated = f", validation {format_metrics(metrics)}" if metrics else ""
-    names = max(0, rows - len(trainer.data.rows))  # of labels, as texts
-    counted = f"{rows - names:,} rows" + (f" and {names} label names" if names else "")
-    output.log(
-        f"head: {context.inputs.task.head.probe} fitted on the features of {counted}{validated} "
-        f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
-    )

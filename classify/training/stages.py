@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import signal
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,8 +14,10 @@ from classify.data import sampler
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.memory import attempt
 from classify.errors import Interrupted
+from classify.evaluation.metrics import format_metrics
 from classify.launch.signals import stop_signals
 from classify.training import linear_probe
+from classify.training.callbacks import Evaluate
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
 from classify.training.log import Log, ProgressCallback, log_micro_batches
 from classify.training.optimizer import trained_params
@@ -25,7 +29,44 @@ from classify.training.trainer import Callback, Trainer
 _CONTRASTIVE_TIME = 0.5
 
 
-def start_head(
+def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
+    """Start a new run's head and print how; unless it is random, the start is the first candidate for the best."""
+    output, planned = context.output, context.config.training.contrastive_steps or 0
+    contrastive, probe = fit_head(context, trainer, train_log)
+    if contrastive is not None:
+        trainer.progress.add_contrastive(dataclasses.asdict(contrastive))
+        cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
+        output.log(
+            f"contrastive: {contrastive.steps} steps{cut}, loss {contrastive.loss:.4f}, "
+            f"{contrastive.rows / contrastive.seconds:.0f} rows/s ({contrastive.seconds:.1f} s; --contrastive-steps)"
+        )
+    if context.config.model.head == "random":
+        return
+    begin = time.perf_counter()
+    if probe is None and context.config.model.head == "probe":
+        output.log(
+            "note: the head starts random: the encoder's features are nearly constant, so a linear model on them would "
+            "start worse than chance (--head)"
+        )
+        return
+    score, _ = evaluate.score(trainer)
+    if probe is None:
+        if score is not None:
+            output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
+        return
+    rows, seconds = probe
+    metrics = {} if score is None else score.metrics
+    trainer.progress.add_probe({**metrics, "seconds": seconds})
+    validated = f", validation {format_metrics(metrics)}" if metrics else ""
+    names = max(0, rows - len(trainer.data.rows))  # of labels, as texts
+    counted = f"{rows - names:,} rows" + (f" and {names} label names" if names else "")
+    output.log(
+        f"head: {context.inputs.task.head.probe} fitted on the features of {counted}{validated} "
+        f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
+    )
+
+
+def fit_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
 ) -> tuple[ContrastiveResult | None, tuple[int, float] | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
