@@ -4,13 +4,13 @@
 each came from. Under torchrun, srun, mpirun or --nproc every process comes here; its `Launch` says which one it is.
 
 **Inputs.** Before torch does anything, `inputs.check_inputs` looks at all that can be wrong. It reads the tables into
-Arrow (`classify.tables`), lets a task recognize what the labels mean (`classify.tasks`), finds the model's files, splits
-the rows (`classify.data.split_table`), and fills in what nobody gave with the recipe's values. Faults are reported
-together. `setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
+Arrow (`classify.tables`), lets a task recognize what the labels mean (`classify.tasks`), finds the model's files,
+splits the rows (`classify.data.split_table`), and fills in what nobody gave with the recipe's values. Faults are
+reported together. `setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
 
 **World.** `group.start` carries out the device plan: it sets the device and, where several processes train, forms the
-process group. From there on `World` is all that anybody knows of other ranks. `setup.prepare` loads the model, locks the
-output folder, finds the checkpoint to continue from, and decides precision and packing. It returns the frozen
+process group. From there on `World` is all that anybody knows of other ranks. `setup.prepare` loads the model, locks
+the output folder, finds the checkpoint to continue from, and decides precision and packing. It returns the frozen
 `TrainingContext`, which everything below gets.
 
 **Training.** A `Trainer` owns the weights, the optimizer and the progress through the batch plan
