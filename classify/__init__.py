@@ -25,24 +25,19 @@ __all__ = [
     "Run", "StepState", "TextClassifier", "TrainerCallback", "__version__", "compare", "inspect", "load",
     "load_classifier", "train",
 ]  # fmt: skip
-# The module of each name.
+# The modules of the names that are not in `api`.
 _MODULES = {
-    "Run": "api",
     "StepState": "training.parts",
     "TextClassifier": "estimator",
     "TrainerCallback": "training.parts",
-    "compare": "api",
-    "inspect": "api",
-    "load": "api",
     "load_classifier": "prediction.predictor",
-    "train": "api",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'classify' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"classify.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"classify.{_MODULES.get(name, 'api')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -9,30 +10,30 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from classify.config.parser import parse_training
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from classify import modeling, prediction, report, tables, tasks, training
+from classify.config.layers import merge_settings
 from classify.config.run_config import RunConfig
 from classify.errors import InputError
 from classify.files import read_json
 from classify.launch.launch import Launch
+from classify.launch.process import prepare_threads, preserve_settings
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow
-
     from classify.prediction.occlusion import WordAttribution
     from classify.prediction.predictor import Predictor
     from classify.tables.table import Table
     from classify.training.parts import LossFunction, Metric, Parts, TrainerCallback
-
-# Up to here floats are exact whole numbers.
-_MOST_EXACT = 2**53
 
 
 class Run:
@@ -46,11 +47,9 @@ class Run:
 
         With `distributed` the processes of a launcher share the texts of each prediction; see `load`.
         """
-        from classify.modeling.result_folder import read_settings
-
         self.folder = Path(folder).absolute()
         self._use_cpu, self._distributed = use_cpu, distributed
-        read_settings(str(self.folder))
+        modeling.result_folder.read_settings(str(self.folder))
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -72,9 +71,7 @@ class Run:
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        from classify.tasks.registry import trained_task
-
-        return trained_task(str(self.folder)).labels
+        return tasks.registry.trained_task(str(self.folder)).labels
 
     @property
     def report(self) -> Path:
@@ -87,19 +84,19 @@ class Run:
         DataFrame with the text columns of training, or with one column. Raises TypeError for anything else, and
         InputError for a DataFrame without these columns.
         """
-        found = self._predictor.predict(self._read_texts(texts) if _is_table(texts) else texts)
-        return self._predictor.answers(*found)
+        return self._predictor.answers(*self._predictor.predict(self._read_texts(texts)))
 
     def predict_proba(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
         """The probabilities (texts, labels), or the scores (texts, 1) of a regression; texts as `predict`."""
-        return self._predictor.probabilities(self._read_texts(texts) if _is_table(texts) else texts)
+        return self._predictor.probabilities(self._read_texts(texts))
 
-    def _read_texts(self, frame: Any) -> list[Any]:
+    def _read_texts(self, texts: Any) -> Iterable[Any]:
         """The texts, or pairs of texts, of a DataFrame. Raises TypeError for a missing one."""
-        from classify.prediction.inputs import read_texts
-
-        typed = as_arrow(frame, None)
-        read, columns = read_texts(in_memory(typed, "table"), self._predictor.settings)
+        is_table = (hasattr(texts, "columns") and hasattr(texts, "__arrow_c_stream__")) or hasattr(texts, "with_format")
+        if not is_table:
+            return texts
+        typed = as_arrow(texts, None)
+        read, columns = prediction.inputs.read_texts(in_memory(typed, "table"), self._predictor.settings)
         for name in columns.named:
             if name in typed.column_names and typed.column(name).null_count:
                 place = typed.column(name).is_null().to_pylist().index(True)
@@ -108,29 +105,25 @@ class Run:
         return inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
 
     def evaluate(self, table: Any, *, output_dir: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Score the model on a table with labels, a path or a DataFrame, and return the scores as in metrics.json.
+        """Score the model on a table with labels, a path or a DataFrame; the scores are named as in metrics.json.
 
         Where the model was trained on some of the texts, `unseen` has the scores of the others.
 
         With `output_dir` the folder of `classify evaluate` is written there, with its report. Raises InputError for a
         table without the columns of training, or a folder that is not empty. Metrics of your own are not among them.
         """
-        from classify.prediction.evaluate import evaluate, read_labelled
-
         if output_dir is not None and Path(output_dir).exists() and any(Path(output_dir).iterdir()):
             raise InputError(f"evaluate: output_dir {output_dir} is not empty; give another folder.")
         read = os.fspath(table) if isinstance(table, str | os.PathLike) else in_memory(as_arrow(table, None), "table")
         with tempfile.TemporaryDirectory(prefix="classify-") as made:
-            labelled = read_labelled(str(self.folder), read)
+            labelled = prediction.evaluate.read_labelled(str(self.folder), read)
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
             if (trained := labelled.trained).any():
                 seen = f"{trained.sum()} of {len(trained)} texts; the scores of the others are under 'unseen'"
                 warnings.warn(f"the model was trained on {seen if not trained.all() else 'all texts'}", stacklevel=2)
-            scores, unseen = evaluate(self._predictor, labelled, folder)
+            scores, unseen = prediction.evaluate.evaluate(self._predictor, labelled, folder)
             if output_dir is not None:
-                from classify.report.after_run import write_pages
-
-                write_pages(folder)
+                report.after_run.write_pages(folder)
         return {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})}
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
@@ -151,9 +144,9 @@ class Run:
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
-        from classify.prediction.predictor import load_classifier
-
-        return load_classifier(str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed)
+        return prediction.predictor.load_classifier(
+            str(self.folder), use_cpu=self._use_cpu, distributed=self._distributed
+        )
 
 
 @overload
@@ -206,21 +199,18 @@ def train(
     checkpoints, but none is valid) and Interrupted.
     """
     check_platform()
-    from classify.training.parts import Parts
-
-    flags = {"loss": loss} if isinstance(loss, str) else {}
-    parts = Parts(callbacks, None if isinstance(loss, str) else loss, metrics or {})
+    named_loss = {"loss": loss} if isinstance(loss, str) else {}
+    parts = training.parts.Parts(callbacks, None if isinstance(loss, str) else loss, metrics or {})
     if isinstance(data, RunConfig):
-        if labels is not None or options or flags:
+        if labels is not None or options or named_loss:
             raise TypeError("train(RunConfig) takes no labels and no options; change the RunConfig.")
-        local_rank = data.training.local_rank
-        return _run(data, _place(rank, world_size, init_method, local_rank), parts, pages=True)
-    launch = _place(rank, world_size, init_method, int(options.get("local_rank", -1)))
-    return _train(data, labels, launch, {**options, **flags}, parts, pages=True)
+        return _run(data, _find_place(rank, world_size, init_method, data.training.local_rank), parts)
+    launch = _find_place(rank, world_size, init_method, int(options.get("local_rank", -1)))
+    return train_on_table(data, labels, {**options, **named_loss}, launch, parts)
 
 
-def _place(rank: int | None, world_size: int | None, init_method: str | None, local_rank: int) -> Launch:
-    """The place of this process: the caller's, else that which a launcher's variables say."""
+def _find_place(rank: int | None, world_size: int | None, init_method: str | None, local_rank: int) -> Launch:
+    """The place of this process: the caller's, else the one that a launcher's variables say."""
     if rank is not None and world_size is not None and init_method is not None:
         return Launch.spawned(rank, world_size, init_method, local_rank)
     if rank is not None or world_size is not None or init_method is not None:
@@ -228,52 +218,60 @@ def _place(rank: int | None, world_size: int | None, init_method: str | None, lo
     return Launch.read(local_rank=local_rank)
 
 
+def train_on_table(
+    data: Any, labels: Any, options: dict[str, Any], launch: Launch, parts: Parts | None = None, *, pages: bool = True
+) -> Run:
+    """Train on a table of any kind; `pages` writes the report and the model card."""
+    config, in_memory = _configure(data, labels, options)
+    return Run(_run(config, launch, parts, in_memory, pages=pages), use_cpu=config.training.use_cpu)
+
+
 def _run(
     config: RunConfig,
     launch: Launch,
     parts: Parts | None = None,
-    tables: Mapping[str, Table] | None = None,
+    in_memory: Mapping[str, Table] | None = None,
     *,
-    pages: bool,
+    pages: bool = True,
 ) -> Path:
-    """Train and return the output folder; `pages` writes the report and the model card."""
-    from classify.launch.process import prepare_threads, preserve_settings
-    from classify.training.run import train as train_config
-    from classify.training.terminal import Timeline
-
     prepare_threads()  # these stay: a forked process has no others
-    timeline = Timeline()
+    timeline = training.terminal.Timeline()
     with preserve_settings():
-        folder = train_config(config, launch=launch, timeline=timeline, parts=parts, in_memory=tables)
+        folder = training.run.train(config, launch=launch, timeline=timeline, parts=parts, in_memory=in_memory)
         if pages:
-            from classify.report.after_run import write_pages_of_run
-
-            write_pages_of_run(folder, config.training, timeline, launch)
+            report.after_run.write_pages_of_run(folder, config.training, timeline, launch)
     return folder
 
 
-def _train(
-    data: Any, labels: Any, launch: Launch, options: dict[str, Any], parts: Parts | None = None, *, pages: bool
-) -> Run:
-    """Train on a table of any kind."""
-    config, tables = _configure(data, labels, options, "classify.train")
-    folder = _run(config, launch, parts, tables, pages=pages)
-    return Run(folder, use_cpu=config.training.use_cpu)
-
-
-def _configure(data: Any, labels: Any, options: dict[str, Any], program: str) -> tuple[RunConfig, dict[str, Table]]:
+def _configure(data: Any, labels: Any, options: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Table]]:
     """The settings of a training, and its tables in memory by flag, which settings call by their argument."""
-    options, tables = dict(options), {}
+    settings = {name.replace("-", "_"): _as_setting(name, value) for name, value in options.items()}
+    by_flag: dict[str, Table] = {}
     for name, table in {"data": data, **{name: options.get(name) for name in ("eval_data", "test_data")}}.items():
         if isinstance(table, str | os.PathLike):
             if name == "data" and labels is not None:
                 raise TypeError("train: labels are for a list of texts; the table of a path has its own.")
-            options[name] = os.fspath(table)
+            settings[name] = os.fspath(table)
         elif table is not None or name == "data":
             typed = as_arrow(table, labels if name == "data" else None)
-            tables[f"--{name.replace('_', '-')}"] = in_memory(typed, name)
-            options[name] = name
-    return parse_training(_words(options), program), tables
+            by_flag[f"--{name.replace('_', '-')}"] = in_memory(typed, name)
+            settings[name] = name
+    return merge_settings(settings), by_flag
+
+
+def _as_setting(name: str, value: Any) -> Any:
+    """A keyword argument as YAML would have it. Raises TypeError for a dictionary where a file is expected."""
+    if isinstance(value, dict) and name == "class_weights":
+        return json.dumps(value)
+    if isinstance(value, dict):
+        if name != "label_names":
+            raise TypeError(f"train: {name} must not be a dictionary; only label_names and class_weights may be one.")
+        if any(sign in f"{label}{shown}" for label, shown in value.items() for sign in ",="):
+            raise ValueError("train: a label or name in label_names contains , or =; rename it in the table.")
+        return [f"{label}={shown}" for label, shown in value.items()]
+    if isinstance(value, np.generic):
+        return value.item()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -281,12 +279,8 @@ def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> d
 
     Arguments and errors are those of `train`, without your own parts; nothing is trained.
     """
-    from dataclasses import asdict
-
-    from classify.training.inputs import check, inspect_run
-
-    config, tables = _configure(data, labels, options, "classify.inspect")
-    return asdict(inspect_run(check(config, in_memory=tables)))
+    config, by_flag = _configure(data, labels, options)
+    return asdict(training.inputs.inspect_run(training.inputs.check(config, in_memory=by_flag)))
 
 
 def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
@@ -294,11 +288,9 @@ def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises InputError where tasks differ, or no row is shared.
     """
-    from classify.report.comparison import compare as compare_folders
-
     if len(folders) < 2:
         raise InputError(f"compare: expected two folders or more. Got {len(folders)} instead.")
-    return compare_folders([Path(folder) for folder in folders]).as_json()
+    return report.comparison.compare([Path(folder) for folder in folders]).as_json()
 
 
 def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:
@@ -310,100 +302,68 @@ def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: 
     return Run(folder, use_cpu=use_cpu, distributed=distributed)
 
 
-def _words(options: dict[str, Any]) -> list[str]:
-    """Return options as the words of a command line. Raises TypeError for a dictionary where a file is expected."""
-    words: list[str] = []
-    for name, value in options.items():
-        if isinstance(value, dict) and name == "class_weights":
-            value = json.dumps(value)
-        if isinstance(value, dict):
-            if name != "label_names":
-                raise TypeError(
-                    f"train: {name} must not be a dictionary; only label_names and class_weights may be one."
-                )
-            if any(sign in f"{label}{shown}" for label, shown in value.items() for sign in ",="):
-                raise ValueError("train: a label or name in label_names contains , or =; rename it in the table.")
-            value = [f"{label}={shown}" for label, shown in value.items()]
-        if isinstance(value, list | tuple):
-            value = ",".join(map(str, value))
-        if value is not None:
-            words.append(f"--{name.replace('_', '-')}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
-    return words
-
-
-def _is_table(data: Any) -> bool:
-    return (hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__")) or hasattr(data, "with_format")
-
-
-def in_memory(typed: pyarrow.Table, name: str) -> Table:
+def in_memory(typed: pa.Table, name: str) -> Table:
     """An Arrow table as one that was read; messages call it `name`."""
-    from classify.tables.arrow_file import from_arrow
-
-    table = from_arrow(typed, name, "", "in memory")
+    table = tables.arrow_file.from_arrow(typed, name, "", "in memory")
     digest = hashlib.sha256("".join(map(table.digest, table.columns)).encode()).hexdigest()
     return replace(table, sha256=digest)
 
 
-def as_arrow(data: Any, labels: Sequence[Any] | None) -> Any:
+def as_arrow(data: Any, labels: Sequence[Any] | None) -> pa.Table:
     """A DataFrame, or lists of texts and labels, as an Arrow table. Raises TypeError for anything else."""
-    import pyarrow as pa
-
-    from classify.tables.table import to_arrow
-
     if labels is not None:
-        if hasattr(data, "columns") or hasattr(data, "with_format"):
-            raise TypeError("train: labels are for a list of texts; name the column of a table with label_column.")
-        texts, cells = list(data), list(labels)
-        if indexes_differ(data, labels):
-            raise ValueError("train: the indexes of texts and labels differ; give a DataFrame with both, or lists.")
-        if len(texts) != len(cells):
-            raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
-        columns = _text_columns(texts)
-        try:
-            texts_of = {name: to_arrow(values) for name, values in columns.items()}
-            label = pa.array(cells, from_pandas=True)  # NaN is no label
-            return _restore_integers(pa.table({**texts_of, "label": label}))
-        except UnicodeEncodeError:
-            return pa.table({**texts_of, "label": to_arrow(cells)})
-        except pa.ArrowException:
-            kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
-            raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
+        return _join_columns(data, labels)
     if hasattr(data, "with_format") and hasattr(data, "features") and hasattr(data, "__len__"):
         metadata = data.features.arrow_schema.metadata  # has the names of the classes
         return data.with_format("arrow")[:].replace_schema_metadata(metadata)
-    if hasattr(data, "__arrow_c_stream__"):
-        try:
-            table = pa.table(data)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):  # a column of pandas of several types
-            table = pa.table({str(name): _as_column(data[name]) for name in data.columns})
-        return _restore_integers(_decode_categories(table))
-    raise TypeError(
-        "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. Got "
-        f"{type(data).__name__} instead."
-    )
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise TypeError(
+            "train: data must be a path, a DataFrame, a datasets.Dataset, or a list of texts beside a list of labels. "
+            f"Got {type(data).__name__} instead."
+        )
+    try:
+        table = pa.table(data)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):  # a column of pandas of several types
+        table = pa.table({str(name): _as_column(data[name]) for name in data.columns})
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):  # Arrow cannot cast categories of polars, whose words are views
+            chunks = [chunk.dictionary.cast(pa.string()).take(chunk.indices) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field.name, pa.chunked_array(chunks, pa.string()))
+    return _restore_integers(table)
+
+
+def _join_columns(texts: Any, labels: Any) -> pa.Table:
+    """A table of a list of texts, or of pairs of texts, and one of labels."""
+    if hasattr(texts, "columns") or hasattr(texts, "with_format"):
+        raise TypeError("train: labels are for a list of texts; name the column of a table with label_column.")
+    if indexes_differ(texts, labels):
+        raise ValueError("train: the indexes of texts and labels differ; give a DataFrame with both, or lists.")
+    texts, cells = list(texts), list(labels)
+    if len(texts) != len(cells):
+        raise ValueError(f"train: {len(texts)} texts and {len(cells)} labels; expected equal numbers.")
+    if all(isinstance(text, str) for text in texts):
+        columns = {"text": texts}
+    elif all(map(_is_pair, texts)):
+        columns = {"text1": [first for first, _ in texts], "text2": [second for _, second in texts]}
+    else:
+        wrong = next(text for text in texts if not isinstance(text, str))
+        raise TypeError(f"train: texts must be strings, or pairs of strings. Got {type(wrong).__name__} instead.")
+    arrays = {name: tables.table.to_arrow(values) for name, values in columns.items()}
+    try:
+        return _restore_integers(pa.table({**arrays, "label": pa.array(cells, from_pandas=True)}))  # NaN is no label
+    except UnicodeEncodeError:
+        return pa.table({**arrays, "label": tables.table.to_arrow(cells)})
+    except pa.ArrowException:
+        kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
+        raise TypeError(f"train: labels must be of one type. Got {' and '.join(kinds)} instead.") from None
 
 
 def _as_column(values: Any) -> Any:
     """A column of pandas; one with values of several types, which Arrow does not take, as text."""
-    import pyarrow as pa
-
-    from classify.tables.json_file import as_text
-    from classify.tables.table import to_arrow
-
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
-        return to_arrow(map(as_text, values))
-
-
-def _text_columns(texts: Sequence[Any]) -> dict[str, list[str]]:
-    """The columns of a list of texts, or of pairs of texts. Raises TypeError for anything else."""
-    if all(isinstance(text, str) for text in texts):
-        return {"text": list(texts)}
-    if all(map(_is_pair, texts)):
-        return {"text1": [first for first, _ in texts], "text2": [second for _, second in texts]}
-    wrong = next(text for text in texts if not isinstance(text, str))
-    raise TypeError(f"train: texts must be strings, or pairs of strings. Got {type(wrong).__name__} instead.")
+        return tables.table.to_arrow(map(tables.json_file.as_text, values))
 
 
 def _is_pair(value: Any) -> bool:
@@ -420,28 +380,12 @@ def indexes_differ(texts: Any, labels: Any) -> bool:
     return not indexes[0].equals(indexes[1])
 
 
-def _restore_integers(table: Any) -> Any:
-    """An Arrow table where whole numbers are integers again: pandas makes floats of those with gaps."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _restore_integers(table: pa.Table) -> pa.Table:
+    """Make whole numbers integers again: pandas makes floats of a column with gaps."""
     for place, field in enumerate(table.schema):
-        column = table.column(place)
-        if not pa.types.is_floating(field.type):
-            continue
-        filled = pc.if_else(pc.is_nan(column), None, column)
-        whole = pc.all(pc.equal(filled, pc.floor(filled))).as_py()
-        if filled.null_count and whole and pc.max(pc.abs(filled)).as_py() < _MOST_EXACT:
-            table = table.set_column(place, field.name, filled.cast(pa.int64()))
-    return table
-
-
-def _decode_categories(table: Any) -> Any:
-    """An Arrow table with the names of categories: those of polars cannot be written to Parquet."""
-    import pyarrow as pa
-
-    for place, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            chunks = [chunk.dictionary.cast(pa.string()).take(chunk.indices) for chunk in table.column(place).chunks]
-            table = table.set_column(place, field.name, pa.chunked_array(chunks, pa.string()))
+        if pa.types.is_floating(field.type):
+            filled = pc.if_else(pc.is_nan(table.column(place)), None, table.column(place))
+            if filled.null_count:
+                with contextlib.suppress(pa.ArrowInvalid):  # a fraction
+                    table = table.set_column(place, field.name, filled.cast(pa.int64()))
     return table

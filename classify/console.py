@@ -7,7 +7,7 @@ import sys
 import time
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TextIO
 
 from tqdm import TqdmWarning, tqdm
@@ -22,7 +22,6 @@ _allowed = True
 
 
 def allow_progress(allowed: bool) -> None:
-    """Allow progress bars in this process from here on, or none."""
     global _allowed
     _allowed = allowed
 
@@ -85,7 +84,7 @@ class ProgressLines:
         self._postfix = text
 
     def close(self) -> None:
-        """Do nothing; tqdm has this method."""
+        """tqdm's method; lines need no end."""
 
 
 def progress_bar(
@@ -106,28 +105,17 @@ def progress_bar(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets it is a bar of characters
             from tqdm.auto import tqdm as kind
-    scale = total >= 10_000  # 12.3k
     return kind(
-        total=total,
-        initial=done,
-        disable=not shown,
-        leave=False,
-        unit=unit,
-        unit_scale=scale,
-        dynamic_ncols=True,
+        total=total, initial=done, disable=not shown, leave=False, unit=unit, dynamic_ncols=True,
+        unit_scale=total >= 10_000,  # 12.3k
         delay=_DELAY if delayed else 0,
-    )
+    )  # fmt: skip
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells, all as many, as lines whose columns are aligned."""
+    """Rows of equally many cells as lines, with aligned columns."""
     widths = [max(map(count_cells, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad_text, row, widths)).rstrip() for row in rows]
-
-
-def list_seconds(parts: Mapping[str, float]) -> str:
-    """List the durations of parts: "head 50 s, epochs 4 min"."""
-    return ", ".join(f"{name} {format_seconds(spent)}" for name, spent in parts.items() if spent)
 
 
 def format_seconds(seconds: float) -> str:

@@ -13,11 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from classify.api import Run, _train, indexes_differ
+from classify import api, data, tables
 from classify.config.fields import describe
+from classify.config.recipe import FEW_ROWS
 from classify.errors import InputError
 from classify.files import read_json
 from classify.launch.launch import Launch
@@ -25,7 +27,6 @@ from classify.prediction import explanations
 from classify.tasks.registry import trained_task
 
 _SPLIT_COLUMN = "split"
-_VALIDATION = "validation"
 # Flags after which the classes of a run are no longer those of y.
 _RENAMING = ("label_names", "unlabelled_value", "out_of_scope_label")
 # What `save` adds to a run's folder: parameters and classes with their type.
@@ -76,13 +77,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
         Raises ValueError for other shapes or types, InputError as `classify.train` does.
         """
-        import pyarrow as pa
-
-        from classify.config.recipe import FEW_ROWS
-        from classify.tables.labels import find_missing, name_classes
-
         texts, targets = _check_texts(X), np.asarray(y)
-        if indexes_differ(X, y):
+        if api.indexes_differ(X, y):
             warnings.warn("the indexes of X and y differ; rows are paired by position", stacklevel=2)
         if targets.ndim != 1 or len(targets) != len(texts):
             raise ValueError(f"y must have one class per text: shape ({len(texts)},). Got {targets.shape} instead.")
@@ -92,46 +88,46 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
                 f"y must have a class for each text. Got {targets[missing[0]]} at index {missing[0]} instead."
             )
         classes, numbers = np.unique(targets, return_inverse=True)
-        names = [str(label) for label in classes]
-        # A table's cell "NA" is a missing value; a class that is given as a value is a class.
-        missing_words = set(find_missing(names))
-        names = [f"class {name}" if name in missing_words else name for name in names]
-        classes_of = name_classes(dict.fromkeys(names, 1), normalize=False)
-        kept = all(name.strip() and classes_of.of(name) == name for name in names)
-        if len(set(names)) < len(names) or not kept:
-            names = [f"class {number}" for number in range(len(names))]
+        names = _name_classes(classes)
         columns = {"text": texts, "label": [names[number] for number in numbers]}
         if len(texts) >= FEW_ROWS:
-            splits = self._split(texts, numbers)
+            hashes = tables.text_hashes.text_hashes(texts)
+            # A tenth is for validation, by class; duplicates stay together.
+            split = data.split_rows.split_rows(hashes, numbers, seed=self.seed, eval_share=0.1, test_share=0.0)
             # Few different texts cannot be split, and are refused where they are read.
-            columns |= {_SPLIT_COLUMN: splits} if _VALIDATION in splits else {}
+            columns |= {_SPLIT_COLUMN: np.array(["train", "validation"])[split].tolist()} if split.any() else {}
         folder = Path(self.output_dir or tempfile.mkdtemp(prefix="classify-")).absolute()
         if self.output_dir is None:
             self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             folder = folder / "run"
-        values = self.get_params(deep=False)
-        more = {name.replace("-", "_"): value for name, value in (values.pop("options") or {}).items()}
-        if twice := sorted(name for name in more.keys() & values.keys() if values[name] is not None):
-            raise ValueError(f"options: {twice[0]} is a parameter, {values[twice[0]]!r}; give it once.")
-        values |= {"output_dir": str(folder), "quiet": not values.pop("verbose")}
-        fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
-        for name, value in {**fixed, **dict.fromkeys(_RENAMING)}.items():
-            if more.get(name, value) != value:
-                raise ValueError(f"options: {name} must not be {more[name]!r}; drop it: X and y are texts and classes.")
-        if _SPLIT_COLUMN in columns:
-            fixed[_SPLIT_COLUMN + "_column"] = _SPLIT_COLUMN
-        options = {**fixed, **values, **more}
+        options = self._choose_options(folder, splits=_SPLIT_COLUMN in columns)
         if getattr(self, "_folder", None) == folder:  # of an earlier fit, which may have failed
-            options["overwrite_output_dir"] = "true"
+            options["overwrite_output_dir"] = True
         elif (folder / "run.json").exists() and "overwrite_output_dir" not in options:
             raise ValueError(
                 f"output_dir: {folder} holds the run of another estimator or an earlier session; give each estimator "
                 "another, or none. Clones, as in cross-validation, would share it."
             )
         self._folder = folder
-        self.run_: Run = _train(pa.table(columns), None, Launch.read(), options, pages=self.output_dir is not None)
+        self.run_ = api.train_on_table(
+            pa.table(columns), None, options, Launch.read(), pages=self.output_dir is not None
+        )
         self.classes_, self._names = classes, names
         return self
+
+    def _choose_options(self, folder: Path, *, splits: bool) -> dict[str, Any]:
+        """The options of the run: parameters, `options`, and what follows from X and y. Raises ValueError."""
+        values = self.get_params(deep=False)
+        more = {name.replace("-", "_"): value for name, value in (values.pop("options") or {}).items()}
+        if twice := sorted(name for name in more.keys() & values.keys() if values[name] is not None):
+            raise ValueError(f"options: {twice[0]} is a parameter, {values[twice[0]]!r}; give it once.")
+        fixed = {"text_column": "text", "label_column": "label", "task": "single", "normalize_labels": "none"}
+        for name, value in {**fixed, **dict.fromkeys(_RENAMING)}.items():
+            if more.get(name, value) != value:
+                raise ValueError(f"options: {name} must not be {more[name]!r}; drop it: X and y are texts and classes.")
+        fixed |= {"split_column": _SPLIT_COLUMN} if splits else {}
+        values |= {"output_dir": folder, "quiet": not values.pop("verbose")}
+        return {**fixed, **values, **more}
 
     def predict(self, X: Sequence[str]) -> npt.NDArray[Any]:
         """The class (n,) of each text."""
@@ -160,7 +156,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
         Raises InputError if the folder is not that of a run with one label per row.
         """
-        run = Run(folder)
+        run = api.Run(folder)
         if not (task := trained_task(str(run.folder))).answers.has_confidence:
             raise InputError(f"{folder}: expected one label per row. Got {task.name} instead; use classify.load.")
         try:
@@ -170,16 +166,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         estimator = cls(**saved["parameters"])
         classes = saved["classes"]
         estimator.classes_, estimator._names = np.array(classes["values"], dtype=classes["dtype"]), classes["labels"]
-        estimator.run_ = Run(folder, use_cpu=estimator.cpu)
+        estimator.run_ = api.Run(folder, use_cpu=estimator.cpu)
         return estimator
-
-    def _split(self, texts: Sequence[str], numbers: npt.NDArray[np.int64]) -> list[str]:
-        """The split of each row: a tenth for validation, by class; duplicates stay together."""
-        from classify.data.split_rows import split_rows
-        from classify.tables.text_hashes import text_hashes
-
-        parts = split_rows(text_hashes(texts), numbers, seed=self.seed, eval_share=0.1, test_share=0.0)
-        return np.array(["train", _VALIDATION])[parts].tolist()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -206,11 +194,22 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        self.run_ = Run(folder, use_cpu=self.cpu)
+        self.run_ = api.Run(folder, use_cpu=self.cpu)
+
+
+def _name_classes(classes: npt.NDArray[Any]) -> list[str]:
+    """Labels for the classes that a table keeps apart: a cell "NA", say, would be a missing value."""
+    names = [str(label) for label in classes]
+    missing = set(tables.labels.find_missing(names))
+    names = [f"class {name}" if name in missing else name for name in names]
+    kept = tables.labels.name_classes(dict.fromkeys(names, 1), normalize=False)
+    if len(set(names)) == len(names) and all(name.strip() and kept.of(name) == name for name in names):
+        return names
+    return [f"class {number}" for number in range(len(names))]
 
 
 def _check_texts(texts: Any) -> list[str]:
-    """Return texts as a list of strings. Raises ValueError for anything else."""
+    """A list of the texts. Raises ValueError for anything but strings."""
     if isinstance(texts, str) or not hasattr(texts, "__len__"):
         raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
     if getattr(texts, "ndim", 1) == 2 and texts.shape[1] == 1:  # a column that a pipeline selected

@@ -127,13 +127,11 @@ def make_folders(folder: Path) -> None:
 
 
 def flush_files(folder: Path) -> None:
-    """Flush the files of a folder to disk."""
     for path in sorted(folder.iterdir()):
         flush(path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, atomically."""
     with atomic_write(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
@@ -145,7 +143,6 @@ def read_json(path: Path) -> Any:
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -156,7 +153,7 @@ def hash_files(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def remove_temporaries(folder: Path, name: str | None = None) -> None:
-    """Remove what a killed process left of a file, or of all files in a folder, that no other process writes to."""
+    """Remove temporary files that a killed process left: of one file, or of a folder nobody else writes to."""
     for left in folder.glob(f"{TEMPORARY}*" if name is None else f"{TEMPORARY}{glob.escape(name)}-????????"):
         _remove(left)
 

@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from classify.config.parser import Parser
+from classify import evaluation, export, modeling
+from classify.commands import flags
+from classify.config.fields import option
+from classify.config.parser import CommandParser
 from classify.errors import InputError, escape_controls
 
 _EXTRA = ("onnx", "onnxscript", "onnxruntime")
 
 
-def make_parser(program: str) -> Parser:
-    parser = Parser(
-        prog=program,
-        description="Export a trained classifier to ONNX, calibration inside, and check that it predicts the same.",
-    )
-    parser.add_argument("--model", metavar="FOLDER", help="the output folder of a training run")
-    parser.add_argument("--to", metavar="NAME", default="onnx", help="onnx (fp32, the default) or onnx-int8")
-    parser.add_argument("--out", metavar="FOLDER", help="the exported folder (default: FOLDER/onnx, by --to)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an exported model in --out")
-    return parser
+@dataclass(frozen=True)
+class Options:
+    model: str = flags.model()
+    to: str = option("onnx", "onnx (fp32, the default) or onnx-int8")
+    out: str | None = option(None, "the exported folder (default: FOLDER/onnx, by --to)", metavar="FOLDER")
+    overwrite: bool = option(False, "replace an exported model in --out")
+
+
+make_parser = functools.partial(
+    CommandParser,
+    Options,
+    description="Export a trained classifier to ONNX, calibration inside, and check that it predicts the same.",
+)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    options = make_parser(program).parse(arguments, ["model"])
+    options = make_parser(program).read(arguments, ["model"])
     out = Path(options.out or Path(options.model) / options.to)
-    from classify.modeling.result_folder import EXPORTED, read_settings
-
-    if out.exists() and not (out / EXPORTED).exists():
+    if out.exists() and not (out / modeling.result_folder.EXPORTED).exists():
         raise InputError(f"{out}: exists already, and is no exported model; give another --out.")
     if out.exists() and not options.overwrite:
         raise InputError(f"{out}: exists already; add --overwrite, or give another --out.")
-
-    settings = read_settings(options.model)
+    settings = modeling.result_folder.read_settings(options.model)
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"classify export needs {', '.join(missing)}; type pip install 'classify-text[export]'.")
-    from classify.evaluation import scope
-    from classify.export.registry import TARGETS
-    from classify.export.write import export_model
-
-    if options.to not in TARGETS:
-        raise InputError(f"--to {options.to}: expected {' or '.join(TARGETS)}.")
-    check = export_model(options.model, TARGETS[options.to], out)
-    print(escape_controls(f"check: {check.describe()}"))
-    if scope.COLUMN in settings:
-        print("note: the exported model answers every text with a class: --out-of-scope-label is not exported")
-    print(escape_controls(f"result: {out}"))
-    print(escape_controls(f"next:   classify predict --model {shlex.quote(str(out))} --data new.csv"))
+    targets = export.registry.TARGETS
+    if options.to not in targets:
+        raise InputError(f"--to {options.to}: expected {' or '.join(targets)}.")
+    check = export.write.export_model(options.model, targets[options.to], out)
+    lines = [f"check: {check.describe()}"]
+    if evaluation.scope.COLUMN in settings:
+        lines.append("note: the exported model answers every text with a class: --out-of-scope-label is not exported")
+    lines.append(f"result: {out}")
+    lines.append(f"next:   classify predict --model {shlex.quote(str(out))} --data new.csv")
+    print(escape_controls("\n".join(lines)))
     return 0

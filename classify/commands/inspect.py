@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from classify import training
 from classify.config.parser import parse_training, training_parser
 from classify.errors import InputError, escape_controls
 from classify.launch.launch import Launch
@@ -20,15 +21,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program, _DESCRIPTION)
     if config.training.nproc is not None or Launch.read().is_launched:
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")
-    from classify.training.inputs import check
-
-    inputs = check(config)
-    from classify.training.inputs import inspect_run
-
-    report = inspect_run(inputs)
+    report = training.inputs.inspect_run(training.inputs.check(config))
     if config.training.json:
         print(json.dumps(asdict(report), ensure_ascii=False))
-        return 0
-    for line in report.lines():
-        print(escape_controls(line))
+    else:
+        print(escape_controls("\n".join(report.lines())))
     return 0

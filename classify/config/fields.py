@@ -1,4 +1,8 @@
-"""Declare options: default, flags, valid values and the message for an invalid value."""
+"""Declare options: default, flags, valid values and the message for an invalid value.
+
+The settings of a training and the options of every other command are fields of dataclasses that `option` makes. So
+all commands convert a value in one way, and refuse a wrong one with the same words.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import dataclasses
 import functools
 import math
 import os
-import re
 import reprlib
 import typing
 from collections.abc import Callable, Collection
@@ -28,11 +31,12 @@ Effect = Literal[
     "result",  # what is done with trained weights: printed, too
 ]
 
-# Words of a switch; the short ones, which transformers reads, may be names, too.
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}
+# transformers reads these as a switch, too; where a name is expected, they are names.
 _SHORT_SWITCH = {"t": True, "y": True, "1": True, "f": False, "n": False, "0": False}
-# Characters of a value, other than text, that a message repeats.
+# A message repeats a value that is no text up to this many characters.
 _LONGEST = 80
+_EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +48,10 @@ class Check:
 
 
 def above(low: float) -> Check:
-    """Accept values greater than `low`."""
     return Check(f"above {low}", lambda x: x > low)
 
 
 def at_least(low: float) -> Check:
-    """Accept values not less than `low`."""
     return Check(f"of at least {low}", lambda x: x >= low)
 
 
@@ -58,11 +60,6 @@ def between(low: float, high: float, *, include_high: bool = False) -> Check:
     if include_high:
         return Check(f"from {low} to {high}", lambda x: low <= x <= high)
     return Check(f"from {low} to below {high}", lambda x: low <= x < high)
-
-
-def language_code() -> Check:
-    """Accept codes of languages such as "de" or "pt-BR" (BCP 47)."""
-    return Check("such as en, de or zh (ISO 639)", lambda code: re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z]+)*", code))
 
 
 def option(
@@ -80,11 +77,12 @@ def option(
 ) -> Any:
     """Declare a dataclass field that is an option of the program.
 
-    `flags` are its names on the command line; the help shows the first. `affects` says what another value would change;
-    see `Effect`. `switch` holds the values for true and false: YAML reads `off` as false, a flag without a value is
-    true. `metavar` names the value in the help. `several` values, of one flag or of a flag that is given again, are
-    joined by commas. Only `common` options are in the short help. An option that is not `restored` belongs to one
-    command, so --resume does not take it from the earlier run. A `path` is resolved against the folder of that run.
+    `flags` are its names on the command line (default: that of the field); the help shows the first. `affects` says
+    what another value would change; see `Effect`. `switch` holds the values for true and false: YAML reads `off` as
+    false, a flag without a value is true. `metavar` names the value in the help. `several` values, of one flag or of a
+    flag that is given again, are joined by commas. Only `common` options are in the short help. An option that is not
+    `restored` belongs to one command, so --resume does not take it from the earlier run. A `path` is resolved against
+    the folder of that run.
     """
     metadata = {
         "help": help, "flags": flags, "check": check, "affects": frozenset(affects), "switch": switch,
@@ -98,8 +96,8 @@ def accept_flag_names(cls: type[Options]) -> type[Options]:
 
     The class raises TypeError for an option that is given twice.
     """
-    fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
-    names = {flag[2:].replace("-", "_"): spec.name for spec in fields for flag in spec.metadata["flags"]}
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names = {flag[2:].replace("-", "_"): spec.name for spec in fields for flag in flags_of(spec)}
     initialize: Callable[..., None] = cls.__init__
 
     @functools.wraps(initialize)
@@ -115,9 +113,12 @@ def accept_flag_names(cls: type[Options]) -> type[Options]:
     return cls
 
 
+def flags_of(spec: dataclasses.Field[Any]) -> tuple[str, ...]:
+    return spec.metadata["flags"] or (f"--{spec.name.replace('_', '-')}",)
+
+
 def shown_name(spec: dataclasses.Field[Any]) -> str:
-    """An option's name in messages: its first flag, or its field name."""
-    return spec.metadata["flags"][0] if spec.metadata["flags"] else spec.name
+    return flags_of(spec)[0]
 
 
 def choices(hint: Any) -> tuple[str, ...]:
@@ -137,13 +138,13 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
 
 
 def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = None) -> Any:
-    """Return `raw` as the first of the types `kinds` that fits. Raises InputError, which calls it `name`."""
+    """Convert `raw` to the first of the types `kinds` that fits. Raises InputError, which calls the value `name`."""
     for kind in kinds:
         value = as_switch(raw, or_name=str in kinds) if kind is bool else _as_kind(kind, raw)
         is_word = typing.get_origin(kind) is Literal
         if value is not None and (check is None or is_word or check.holds(value)):
             return value
-    raise InputError(f"{name} must be {_expected(kinds, check)}. Got {describe(raw)} instead.")
+    raise InputError(f"{name} must be {_describe_kinds(kinds, check)}. Got {describe(raw)} instead.")
 
 
 def describe(value: Any) -> str:
@@ -160,19 +161,17 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 
 
 def _as_kind(kind: Any, raw: Any) -> Any:
-    """Return `raw` as `kind`, or None if it cannot be converted."""
+    """Convert `raw` to `kind`; None if that is not possible."""
     if typing.get_origin(kind) is Literal:
         return raw if isinstance(raw, str) and raw in typing.get_args(kind) else None
     if kind is str:
         is_text = isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != ""
         return expand_home(str(raw)) if is_text else None
-    if kind in (int, float):
-        return _as_number(kind, raw)
-    return None
+    return _as_number(kind, raw) if kind in (int, float) else None
 
 
 def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
-    """Return `raw` as a boolean, or None if it is neither; with `or_name`, "t", "y", "1", ... are names."""
+    """Read `raw` as a boolean, or None if it is neither; with `or_name`, "t", "y", "1", ... are names."""
     if isinstance(raw, str):
         return _SWITCH.get(raw.lower(), None if or_name else _SHORT_SWITCH.get(raw.lower()))
     if type(raw) is int and raw in (0, 1) and not or_name:
@@ -181,12 +180,12 @@ def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
 
 
 def expand_home(text: str) -> str:
-    """A path with the home folder in place of ~, which a shell leaves in --data=~/my.csv; other texts as is."""
+    """Replace ~ by the home folder, since a shell leaves it in --data=~/my.csv; other texts stay as they are."""
     return os.path.expanduser(text) if text.startswith("~/") else text
 
 
 def _as_number(kind: type, raw: Any) -> int | float | None:
-    """Return `raw` as a finite number of that kind, else None; "1e3" and 2.0 are whole numbers too."""
+    """Read `raw` as a finite number of that kind, or None; "1e3" and 2.0 are whole numbers too."""
     if isinstance(raw, bool):
         return None
     try:
@@ -200,14 +199,12 @@ def _as_number(kind: type, raw: Any) -> int | float | None:
     return int(number) if number.is_integer() else None
 
 
-def _expected(kinds: tuple[Any, ...], check: Check | None) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
+def _describe_kinds(kinds: tuple[Any, ...], check: Check | None) -> str:
     expected = []
     for kind in kinds:
         if typing.get_origin(kind) is Literal:
             names = typing.get_args(kind)
             expected.append(("one of " if len(names) > 1 else "") + ", ".join(names))
-        elif kind in words:
-            expected.append(f"{words[kind]} {check.description}" if check else words[kind])
-    assert expected, f"unsupported option type: {kinds}"
+        elif kind in _EXPECTED:
+            expected.append(f"{_EXPECTED[kind]} {check.description}" if check else _EXPECTED[kind])
     return ", or ".join(expected)

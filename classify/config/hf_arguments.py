@@ -51,66 +51,47 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "train_sampling_strategy": ("random", "group_by_length"),
 }
 
-_UPLOAD = (
+# What to do instead, and the arguments that are refused with it.
+_INSTEAD = {
+    "the optimizer is AdamW; remove this flag": "adafactor optim optim_args optim_target_modules",
+    "--strategy fsdp shards weights, gradients and optimizer state over the processes": "deepspeed fsdp sharded_ddp",
+    "use --strategy and --sync-batch-norm instead": "parallelism_config",
+    "a run evaluates after each epoch, and every --eval-steps; give that, or remove this flag": (
+        "eval_delay eval_strategy evaluation_strategy"
+    ),
+    "--keep best keeps the best weights; checkpoints are written at each epoch's end": "save_strategy",
+    "name the data set and its configuration with --data, as in --data hub:nyu-mll/glue:mrpc": "dataset_config_name",
+    "name the column with the split of each row: --split-column": (
+        "remove_splits train_split_name validation_split_name test_split_name"
+    ),
+    "every row of a table is scored; give a smaller table with --test-data": "max_predict_samples",
+    "the rows are shuffled anew in each epoch; remove this flag": "train_sampling_strategy",
+    "the last, smaller batch of an epoch is always trained on; remove this flag": "dataloader_drop_last",
+    "use --seed, which also seeds the order of the rows": "data_seed",
+    "the same command on the same CPUs gives the same bits; remove this flag": "full_determinism",
+    "the schedules take no arguments; give --lr-scheduler-type and --warmup-steps": "lr_scheduler_kwargs",
+    "NEFTune is not supported; use --dropout": "neftune_noise_alpha",
+    "metrics.json has the usual scores of each task; remove this flag": "metric_name",
+    "a model's folder holds its config and tokenizer; give that folder with --model": "config_name tokenizer_name",
+    "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR": "model_revision",
+    "code from a model repository is never run; use a model that transformers implements": "trust_remote_code",
+    "set HF_HUB_CACHE to the folder for downloaded models": "cache_dir",
+    "set HF_TOKEN, or run hf auth login": "token use_auth_token",
     "train first, then upload the model alone, since the output folder holds texts, too: hf upload NAME OUTPUT_DIR "
-    "--include model.safetensors --include config.json --include classify.json --include 'tokenizer*' "
-    "--include README.md, and with --out-of-scope-label --include in_scope.safetensors"
-)
-_EVALUATES = "a run evaluates after each epoch, and every --eval-steps; give that, or remove this flag"
-_TABLES = "name the data set and its configuration with --data, as in --data hub:nyu-mll/glue:mrpc"
-_ADAMW = "the optimizer is AdamW; remove this flag"
-_SPLITS = "name the column with the split of each row: --split-column"
-_FSDP = "--strategy fsdp shards weights, gradients and optimizer state over the processes"
-_NAME = "a run is named after its folder; give --output-dir"
-_TRACKER = "trackers read their own environment variables; set it there"
-_LAYOUT = "use --strategy and --sync-batch-norm instead"
-REFUSED: dict[str, str] = {
-    "adafactor": _ADAMW,
-    "cache_dir": "set HF_HUB_CACHE to the folder for downloaded models",
-    "config_name": "a model's folder holds its config; give that folder with --model",
-    "data_seed": "use --seed, which also seeds the order of the rows",
-    "dataloader_drop_last": "the last, smaller batch of an epoch is always trained on; remove this flag",
-    "dataset_config_name": _TABLES,
-    "debug": "not a setting; give the flag --debug",
-    "deepspeed": _FSDP,
-    "eval_delay": _EVALUATES,
-    "eval_strategy": _EVALUATES,
-    "evaluation_strategy": _EVALUATES,
-    "fsdp": _FSDP,
-    "full_determinism": "the same command on the same CPUs gives the same bits; remove this flag",
-    "hub_model_id": _UPLOAD,
-    "logging_dir": "TensorBoard's files lie in the output folder, under tensorboard; remove this flag",
-    "lr_scheduler_kwargs": "the schedules take no arguments; give --lr-scheduler-type and --warmup-steps",
-    "max_predict_samples": "every row of a table is scored; give a smaller table with --test-data",
-    "metric_name": "metrics.json has the usual scores of each task; remove this flag",
-    "model_revision": "download it (hf download NAME --revision REVISION --local-dir DIR) and give --model DIR",
-    "neftune_noise_alpha": "NEFTune is not supported; use --dropout",
-    "optim": _ADAMW,
-    "optim_args": _ADAMW,
-    "optim_target_modules": _ADAMW,
-    "parallelism_config": _LAYOUT,
-    "project": _TRACKER,
-    "push_to_hub": _UPLOAD,
-    "remove_splits": _SPLITS,
-    "run_name": _NAME,
-    "save_strategy": "--keep best keeps the best weights; checkpoints are written at each epoch's end",
-    "sharded_ddp": _FSDP,
-    "test_split_name": _SPLITS,
-    "token": "set HF_TOKEN, or run hf auth login",
-    "tokenizer_name": "a model's folder holds its tokenizer; give that folder with --model",
-    "tpu_num_cores": "a TPU trains in one process here: set PJRT_DEVICE=TPU, start with python alone, and remove this "
-    "flag",
-    "train_sampling_strategy": "the rows are shuffled anew in each epoch; remove this flag",
-    "trackio_bucket_id": _TRACKER,
-    "trackio_space_id": _TRACKER,
-    "trackio_static_space_id": _TRACKER,
-    "train_split_name": _SPLITS,
-    "trust_remote_code": "code from a model repository is never run; use a model that transformers implements",
-    "use_auth_token": "set HF_TOKEN, or run hf auth login",
-    "use_mps_device": "an Apple GPU is used automatically; remove this flag",
-    "validation_split_name": _SPLITS,
+    "--include model.safetensors --include config.json --include classify.json --include 'tokenizer*' --include "
+    "README.md, and with --out-of-scope-label --include in_scope.safetensors": "hub_model_id push_to_hub",
+    "TensorBoard's files lie in the output folder, under tensorboard; remove this flag": "logging_dir",
+    "a run is named after its folder; give --output-dir": "run_name",
+    "trackers read their own environment variables; set it there": (
+        "project trackio_bucket_id trackio_space_id trackio_static_space_id"
+    ),
+    "a TPU trains in one process here: set PJRT_DEVICE=TPU, start with python alone, and remove this flag": (
+        "tpu_num_cores"
+    ),
+    "an Apple GPU is used automatically; remove this flag": "use_mps_device",
+    "not a setting; give the flag --debug": "debug",
 }
-
+REFUSED = {name: instead for instead, names in _INSTEAD.items() for name in names.split()}
 
 NO_TRAINING = (
     "--do_eval or --do_predict without --do_train trains nothing; run classify evaluate, or classify predict, with "
@@ -123,7 +104,7 @@ _TRAINING_OFF = (
 )
 
 
-def find_missing_training(flags: dict[str, Any], file: dict[str, Any], path: str) -> list[str]:
+def find_missing_training(flags: Mapping[str, Any], file: Mapping[str, Any], path: Any) -> list[str]:
     """The fault, if any, of a command that asks for an evaluation, or predictions, without training.
 
     `flags` and `file` are the arguments of the command line and of the file `path`.
@@ -139,18 +120,18 @@ def find_missing_training(flags: dict[str, Any], file: dict[str, Any], path: str
     return [f"{path}: {_TRAINING_OFF}"] if "do_train" in file and (evaluates or _is_on(file, "do_predict")) else []
 
 
-def _is_on(arguments: dict[str, Any], name: str) -> bool:
+def _is_on(arguments: Mapping[str, Any], name: str) -> bool:
     return name in arguments and as_switch(arguments[name]) is not False
 
 
 def _warmup(raw: Any) -> tuple[str, Any]:
-    """Return warmup_steps below 1 for a ratio; a ratio of 1 is all steps, but `warmup_steps` of 1 is one step."""
+    """A ratio as warmup_steps below 1: a ratio of 1 is all steps, but `warmup_steps` of 1 is one step."""
     ratio = parse(raw, (float,), "warmup_ratio", between(0, 1, include_high=True))
     return "warmup_steps", min(ratio, 1 - 1e-9)
 
 
 def _data_set(name: str) -> str:
-    """What --data takes for a data set: a path that exists, else its name on the hub."""
+    """Name a data set as --data takes it: a path that exists, else its name on the hub."""
     return name if name.startswith("hub:") or Path(name.partition(":")[0]).exists() else f"hub:{name}"
 
 
@@ -166,8 +147,7 @@ TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "warmup_ratio": _warmup,
     "per_gpu_train_batch_size": lambda raw: ("per_device_train_batch_size", raw),
 }
-# Those that are switches.
-SWITCHES = ("load_best_model_at_end", "do_regression", "bf16", "fp16", "tf32")
+_SWITCHES = ("load_best_model_at_end", "do_regression", "bf16", "fp16", "tf32")
 # Every name of the three lists.
 NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
 
@@ -186,9 +166,14 @@ def is_unset(raw: Any) -> bool:
     return raw is None or as_switch(raw) is False or raw in ("", "no", "none", "None", [], {}, 0)
 
 
-def turned_off(flags: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (field, value)} of each switch that a flag turns off; the value is that of the switch turned on."""
-    return {name: TRANSLATED[name](True) for name in SWITCHES if name in flags and is_unset(flags[name])}
+def is_switch_off(name: str, raw: Any) -> bool:
+    """Whether an argument such as `--fp16 False` turns a switch off: it means what its absence means."""
+    return name in _SWITCHES and is_unset(raw)
+
+
+def turned_off(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The field and value that each switch which is turned off would have set; a file's may not."""
+    return [TRANSLATED[name](True) for name, raw in arguments.items() if is_switch_off(name, raw)]
 
 
 def has_no_effect(name: str, raw: Any, given: Mapping[str, Any]) -> bool:

@@ -7,24 +7,36 @@ from dataclasses import dataclass, replace
 
 _EPOCHS = 3
 # Without contrastive steps tables of fewer rows train for more epochs, up to this many.
-_ROWS, _MOST_EPOCHS = 1_500, 20
+_ROWS_FOR_EPOCHS = 1_500
+_MOST_EPOCHS = 20
 # Rows from which the batch size is 16, and 32.
-_ROWS_FOR_16, _ROWS_FOR_32 = 4_000, 10_000
-# Wider encoders take smaller steps, LoRA's matrices larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
-_WIDE, _LORA = 512, 10
-# Rows below which contrastive steps come first, and their number; rows below which they replace epochs, and the steps
-# that each row gets then, between the two numbers.
-_CONTRASTIVE_MAX_ROWS, _CONTRASTIVE_STEPS = 4_000, 100
-FEW_ROWS, _STEPS_PER_ROW, _SHORT_STEPS = 300, 2, 50
+_ROWS_FOR_16 = 4_000
+_ROWS_FOR_32 = 10_000
+# Encoders with a larger hidden size take smaller steps.
+_WIDE = 512
+# LoRA's matrices take larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
+_LORA = 10
+# Contrastive steps come first below this many rows.
+_CONTRASTIVE_MAX_ROWS = 4_000
+_CONTRASTIVE_STEPS = 100
+# Below this many rows they replace epochs; each row gets two, within _SHORT_STEPS and _CONTRASTIVE_STEPS.
+FEW_ROWS = 300
+_STEPS_PER_ROW = 2
+_SHORT_STEPS = 50
 # Batch size and learning rate of narrow encoders between these, with the smaller number of contrastive steps: as good
 # as twice the steps with half the batch size and 5e-5, in 0.75 of the time.
-_SHORT_BATCH, _SHORT_RATE = 16, 7e-5
-# Folds of cross-validation where no rows are held out; fewer where all of them would take over a minute on two cores.
-FOLDS, FEWER_FOLDS, _MULTIPLICATIONS = 5, 3, 2e12
+_SHORT_BATCH = 16
+_SHORT_RATE = 7e-5
+# Folds of cross-validation where no rows are held out.
+FOLDS = 5
+# Fewer folds, where all of them would take over a minute on two cores: this many multiply-adds.
+FEWER_FOLDS = 3
+_MULTIPLICATIONS = 2e12
 # Trainings of a run with folds, whose time is as many times that of a run without, at most.
 FOLD_TRAININGS = FOLDS + 1
 # Rows of a contrastive step, and the first tokens of each that it sees.
-CONTRASTIVE_ROWS, CONTRASTIVE_LENGTH = 32, 128
+CONTRASTIVE_ROWS = 32
+CONTRASTIVE_LENGTH = 128
 CHARACTERS_PER_TOKEN = 4
 # Changes of each preset to the recipe: "fast" trains only a logistic regression on the frozen model.
 PRESETS: dict[str, dict[str, float]] = {"fast": {"num_train_epochs": 0, "contrastive_steps": 0}, "default": {}}
@@ -60,7 +72,7 @@ def choose_recipe(
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     rate = (5e-5 if width <= _WIDE else 3e-5) * (_LORA if lora else 1)
     if not contrastive:
-        epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS / rows))))
+        epochs = round(min(_MOST_EPOCHS, max(_EPOCHS, _EPOCHS * math.sqrt(_ROWS_FOR_EPOCHS / rows))))
         recipe = Recipe(batch, epochs, rate)
     else:
         labelled = rows if labelled is None else labelled

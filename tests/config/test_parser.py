@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from classify.config.devices import DeviceConfig
-from classify.config.output import OutputConfig
-from classify.config.parser import parse_training, training_parser, yaml_keys
-from classify.config.run_config import FIELDS, RunConfig
-from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
+from classify.config.hf_arguments import NAMES
+from classify.config.layers import KEYS
+from classify.config.parser import parse_training, training_parser
+from classify.config.run_config import RunConfig
+from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import InputError
 from tests.support.processes import ROOT
 
@@ -53,7 +53,7 @@ def test_the_flags_are_the_contracts_and_no_more() -> None:
         flag
         for action in training_parser("x")._actions
         for flag in action.option_strings
-        if flag.startswith("--") and "_" not in flag and not action.dest.startswith("foreign:")
+        if flag.startswith("--") and "_" not in flag and action.dest not in {*NAMES} - {"debug"}
     }
     assert result - {"--help"} == set(CONTRACT)
 
@@ -95,17 +95,15 @@ def test_aliases_set_the_same_field() -> None:
     assert (config.model.model, config.training.per_device_train_batch_size) == ("m", 8)
 
 
-@pytest.mark.parametrize(
-    "words", [["--local-rank=1"], ["--local_rank=1"], ["--local_rank", "1"], ["--local-rank", "1"]]
-)
-def test_every_form_of_the_old_launchers_flag(words: list[str]) -> None:
-    assert parse("--data", "a", *words).training.local_rank == 1
-
-
 def test_resume_takes_a_folder_or_nothing() -> None:
     assert parse("--data", "a", "--resume").training.resume_from_checkpoint is True
     assert parse("--data", "a", "--resume-from-checkpoint", "runs/a").training.resume_from_checkpoint == "runs/a"
     assert parse("--data", "a").training.resume_from_checkpoint is False
+
+
+NO_FILE = (
+    "--config no.yaml: cannot be read (No such file or directory). Give a YAML file, e.g. configs/quickstart.yaml."
+)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +112,8 @@ def test_resume_takes_a_folder_or_nothing() -> None:
         (["--dta", "x"], "unknown flag --dta. Did you mean --data?"),
         (["--data", "x", "--learning_rat=1"], "unknown flag --learning_rat. Did you mean --learning-rate?"),
         (["--data", "x", "--qqqq"], "unknown flag --qqqq. See --help-all."),
+        (["--data", "x", "--vocab-size"], "unknown flag --vocab-size. See --help-all."),
+        (["--config", "no.yaml"], NO_FILE),
         (["my.csv"], "unexpected argument 'my.csv'; every value follows a flag, e.g. --data my.csv."),
         ([], "--data must be given, e.g. --data my.csv."),
         (["--data"], "argument --data: expected at least one argument. See --help."),
@@ -137,19 +137,11 @@ def test_one_fault_is_one_line(words: list[str], line: str) -> None:
 
 
 TYPOS = {
-    "--dta": "--data", "--epoch": "--epochs", "--learning_rat": "--learning-rate", "--batchsize": "--batch-size",
-    "--batch_szie": "--batch-size", "--learing-rate": "--learning-rate", "--outputdir": "--output-dir",
-    "--output-directory": "--output-dir", "--max-len": "--max-length", "--max-lenght": "--max-length",
-    "--text-col": "--text-column", "--labels-column": "--label-column", "--modle": "--model",
-    "--eval-dataa": "--eval-data", "--overwrite-output": "--overwrite-output-dir", "--freeze-layer": "--freeze-layers",
-    "--gradient-checkpoint": "--gradient-checkpointing", "--gradient-accumulation": "--gradient-accumulation-steps",
-    "--sede": "--seed", "--precison": "--precision", "--num-epochs": "--num-train-epochs", "--stategy": "--strategy",
-    "--report_too": "--report-to", "--save-step": "--save-steps", "--label-smoothing": "--label-smoothing-factor",
-    "--lr": "--learning-rate", "--bs": "--batch-size",
+    "--dta": "--data", "--epoch": "--epochs", "--batch_szie": "--batch-size", "--outputdir": "--output-dir",
+    "--max-len": "--max-length", "--text-col": "--text-column", "--modle": "--model", "--sede": "--seed",
+    "--num-epochs": "--num-train-epochs", "--stategy": "--strategy", "--lr": "--learning-rate", "--bs": "--batch-size",
     "--per-device-batch-size": "--per-device-train-batch-size", "--model-name": "--model-name-or-path",
 }  # fmt: skip
-# Of other programs, and not near any flag.
-UNKNOWN = "--vocab-size --workers".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("flag", TYPOS)
@@ -179,54 +171,43 @@ def test_a_command_without_all_flags_names_its_own_help() -> None:
         parser.parse(["--foo"])
 
 
-@pytest.mark.parametrize("flag", UNKNOWN)
-def test_a_flag_that_is_not_there_is_not_taken_for_another(flag: str) -> None:
-    assert faults("--data", "x", flag) == (f"unknown flag {flag}. See --help-all.",)
-
-
-def test_all_faults_come_together() -> None:
-    lines = faults("--data", "x", "--epochs", "many", "--batch-size", "0", "--precision", "half", "--bad-flag")
-    assert len(lines) == 4
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--batch-size 8 --per-device-train-batch-size 4", "--batch-size 8 and --per-device-train-batch-size 4 both"),
+        ("--resume --overwrite-output-dir", "--resume needs the folder"),
+        ("--drop-unlabelled --predict-unlabelled", "--drop-unlabelled and --predict-unlabelled contradict"),
+        ("--verbose --quiet", "--verbose and --quiet contradict each other"),
+        ("--epochs 0 --head random", "--epochs 0 trains nothing, but --head random"),
+        ("--preset fast --head random", "--preset fast trains nothing, but --head random"),
+        ("--lora --freeze-layers 2", "--lora freezes all but the head; drop --freeze-layers."),
+        ("--patience 2 --keep last", "--patience keeps the best weights"),
+        ("--folds 5 --max-minutes 9", "--max-minutes limits a single training, but --folds 5 trains 6 models"),
+        ("--folds 5 --keep best", "--folds 5 leaves no validation rows, which --keep best needs"),
+    ],
+)
+def test_flags_that_contradict_each_other(words: str, line: str) -> None:
+    (fault,) = faults("--data", "x", *words.split())
+    assert fault.startswith(line)
+    assert fault.endswith(".")
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "text", "name", "value"),
     [
-        ["--batch-size", "8", "--per-device-train-batch-size", "4"],
-        ["--fp16", "--bf16"],
-        ["--fp16", "--precision", "fp32"],
-        ["--resume", "--overwrite-output-dir"],
-        ["--drop-unlabelled", "--predict-unlabelled"],
+        ("", "", "normalize_labels", "auto"),
+        ("--normalize-labels", "", "normalize_labels", "auto"),
+        ("--normalize-labels True", "", "normalize_labels", "auto"),
+        ("--normalize-labels none", "", "normalize_labels", "none"),
+        ("", "normalize-labels: false", "normalize_labels", "none"),
+        ("", "normalize_labels: true", "normalize_labels", "auto"),
+        ("", "kernels: off", "kernels", "off"),  # YAML reads it as false
     ],
 )
-def test_flags_that_contradict_each_other(words: list[str]) -> None:
-    (line,) = faults("--data", "x", *words)
-    assert "give one of them" in line
-
-
-@pytest.mark.parametrize(
-    ("words", "text", "value"),
-    [
-        ((), "", "auto"),
-        (("--normalize-labels",), "", "auto"),
-        (("--normalize-labels", "True"), "", "auto"),
-        (("--normalize-labels", "none"), "", "none"),
-        ((), "normalize-labels: false", "none"),
-        ((), "normalize_labels: true", "auto"),
-        ((), "normalize_labels: none", "none"),
-    ],
-)
-def test_what_was_a_switch_takes_true_and_false(tmp_path: Path, words: tuple[str, ...], text: str, value: str) -> None:
+def test_some_options_are_switches_too(tmp_path: Path, words: str, text: str, name: str, value: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(f"data: my.csv\n{text}\n")
-    assert parse(*words, "--config", str(path)).data.normalize_labels == value
-
-
-def test_off_is_a_word_in_yaml(tmp_path: Path) -> None:
-    """Though YAML reads it as false."""
-    path = tmp_path / "a.yaml"
-    path.write_text("data: my.csv\nkernels: off\n")
-    assert parse("--config", str(path)).model.kernels == "off"
+    assert parse(*words.split(), "--config", str(path)).flat()[name] == value
 
 
 def test_yaml_under_flags(tmp_path: Path) -> None:
@@ -246,7 +227,7 @@ def test_yaml_under_flags(tmp_path: Path) -> None:
         ("data: a\nlerning_rate: 1\n", "a.yaml: unknown key lerning_rate. Did you mean learning_rate?"),
         ("data: a\nepochs: many\n", "a.yaml: epochs must be a number of at least 0. Got 'many' instead."),
         ("data: a\nepochs: 1\nnum_train_epochs: 2\n", "a.yaml: num_train_epochs and epochs are the same setting"),
-        ("data: a\nseed: 1\nseed: 2\n", "a.yaml line 3: seed is given twice; drop one of them."),
+        ("data: a\nseed: 1\nseed: 2\n", "a.yaml line 3: not valid YAML (seed is given twice)"),
         ("data: [a\n", "a.yaml line 2: not valid YAML"),
         ("- a\n", "expected lines such as 'batch-size: 32'. Got a list instead."),
         ("data: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
@@ -267,22 +248,8 @@ def test_yaml_faults(tmp_path: Path, text: str, part: str) -> None:
     assert not any("\n" in line for line in lines)
 
 
-def test_a_missing_yaml_file() -> None:
-    assert "no.yaml: cannot be read (No such file or directory)" in faults("--config", "no.yaml")[0]
-
-
 def recipes() -> list[Path]:
     return sorted((ROOT / "configs").glob("*.yaml"))
-
-
-def test_there_are_recipes() -> None:
-    assert {path.stem for path in recipes()} >= {
-        "quickstart",
-        "bert-base",
-        "bert-base-chinese",
-        "modernbert-long",
-        "two-gpus",
-    }
 
 
 @pytest.mark.parametrize("path", recipes(), ids=lambda path: path.name)
@@ -294,27 +261,7 @@ def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None
     words = command.split("run_classify.py", 1)[1].split()
     words[words.index("--config") + 1] = str(path)
     parse(*words).validate()
-    assert set(yaml.safe_load(text)) <= set(yaml_keys()) | {key.replace("_", "-") for key in yaml_keys()}
-
-
-def test_config_classes_stay_small() -> None:
-    import dataclasses
-
-    for kind in (DataConfig, ModelConfig, DeviceConfig, OutputConfig, TrainingConfig):
-        assert len(kind.__annotations__) <= 30
-    assert len(FIELDS) == sum(len(dataclasses.fields(kind)) for kind in (DataConfig, ModelConfig, TrainingConfig))
-
-
-def test_names_are_those_of_training_arguments() -> None:
-    """Each field that means what one of TrainingArguments means bears its name."""
-    names = set(TrainingConfig.__dataclass_fields__)
-    assert names >= {
-        "output_dir", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps",
-        "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "warmup_steps",
-        "seed", "use_cpu", "local_rank", "ddp_backend", "ddp_timeout", "save_steps", "save_total_limit",
-        "logging_steps", "report_to", "resume_from_checkpoint",
-    }  # fmt: skip
-    assert TrainingConfig().local_rank == -1
+    assert set(yaml.safe_load(text)) <= set(KEYS) | {key.replace("_", "-") for key in KEYS}
 
 
 def test_settings_take_the_names_of_flags() -> None:

@@ -108,7 +108,7 @@ def test_a_switch_of_other_scripts_that_is_turned_off_wins(run: RunConfig) -> No
     result = parse("--resume", FOLDER, "--bf16", "False")
     assert (run.training.precision, result.training.precision, result.ignored) == ("bf16", "auto", ())
     result = parse("--resume", FOLDER, "--fp16", "False")
-    assert (result.training.precision, result.ignored) == ("bf16", ("--fp16 False",))
+    assert (result.training.precision, result.ignored) == ("bf16", ())
 
 
 def test_a_command_that_names_a_table_keeps_the_other_settings(run: RunConfig) -> None:

@@ -330,9 +330,9 @@ def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words:
     ("words", "part"),
     [
         ("--out p.csv", "--text predicts one text and prints it; drop --out"),
-        ("--sheet a --no-header", "--text predicts one text and prints it; drop --sheet, --no-header"),
+        ("--sheet a --no-header", "--text predicts one text and prints it; drop --no-header, --sheet"),
         ("--encoding utf-8 --text-pair-column b", "prints it; drop --encoding, --text-pair-column"),
-        ("--text b", "--text is given several times"),
+        ("--text b", "--text is given twice (a and b)"),
         ("--nproc 2", "--nproc works only with a file"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from classify.config.fields import choices
+from classify.config.fields import choices, shown_name
 from classify.config.parser import GROUPS, own_options
 from classify.config.run_config import FIELDS, HINTS
 
@@ -33,7 +33,7 @@ def _row(name: str) -> str:
     text = spec.metadata["help"].replace("|", "\\|")
     if any(value not in text for value in choices(HINTS[name])):
         text += f": {', '.join(choices(HINTS[name]))}"
-    return f"| `{spec.metadata['flags'][0]}` | {default} | {text} |"
+    return f"| `{shown_name(spec)}` | {default} | {text} |"
 
 
 if __name__ == "__main__":
