@@ -66,5 +66,5 @@ def run(arguments: Sequence[str], program: str) -> int:
         grown = ", ".join(f"{name} ({before:.2f} to {now:.2f})" for name, before, now in gained)
         print(escape_controls(f"F1 rose most from half of the rows to all: {grown}"))
     with contextlib.suppress(OSError):
-        print(f"report: {report.page.write_report(folder)}")
+        print(f"report: {report.page.write_report(report.result.Result.read(folder))}")
     return 0

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"classify export needs {', '.join(missing)}; type pip install 'classify-text[export]'.")
-    targets = export.registry.TARGETS
+    targets = export.write.TARGETS
     if options.to not in targets:
         raise InputError(f"--to {options.to}: expected {' or '.join(targets)}.")
     check = export.write.export_model(options.model, targets[options.to], out)

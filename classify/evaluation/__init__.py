@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         automation as automation,
         baseline as baseline,
         calibration as calibration,
-        conformal as conformal,
         inference as inference,
         label_noise as label_noise,
         learning_curve as learning_curve,

@@ -1,7 +1,8 @@
-"""Warnings about the score of a finished run, one line each, with what to try."""
+"""Warnings about the score of a finished run, one line each, with what to try: a table of (condition, sentence)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from classify.errors import SHOWN, list_some
@@ -11,11 +12,12 @@ from classify.evaluation.scored_rows import SURE, SignTest, show_p
 
 # A 95 % interval of accuracy wider than this is reported.
 _WIDE = 0.15
-# A class is missed if it has at least _FEWEST_ROWS rows and a recall below _MISSED.
-_FEWEST_ROWS, _MISSED = 5, 0.1
+# Rows from which a class can be called missed.
+_FEWEST_ROWS = 5
+# Recall below which it is.
+_MISSED = 0.1
 # Rise of the loss (nats) over the first epoch's that dropout and shuffling can cause.
 _RISE = 0.05
-
 _CALMER = "a lower --learning-rate, more --warmup-steps"
 
 
@@ -47,96 +49,61 @@ def notes(
     weighted; `folds` is the time of a run with folds, where all rows could be scored by them. A model that predicts one
     class for all rows also misses classes and ties with the majority baseline: only the cause is reported.
     """
-    lines = []
-    if baseline is not None and paired is not None:
-        lines = compare_with_baseline(score, part, baseline, paired, metric)
-    lines += warn_single_class(score, part, trained=loss.epochs > 0, balanced=balanced) or [
-        *compare_with_majority(score, majority),
-        *warn_missed_classes(score, balanced=balanced),
+    rows, (name, value) = f"{score.rows} {part} rows", next(iter(score.metrics.items()))
+    bounded, interval = next(iter(score.intervals.items()), ("", None))
+    low, high = interval or (math.nan, math.nan)  # no comparison with these holds
+    rival = math.nan if baseline is None else baseline.metrics[metric]
+    signs = paired or SignTest(0, 0, 1.0)
+    is_clear = signs.p < SURE and signs.better > signs.worse
+    answers = [label for label, count in score.predicted.items() if count]
+    is_single = len(answers) == 1 and sum(values["support"] > 0 for values in score.per_class.values()) > 1
+    missed = [
+        f"{label!r} ({round(values['recall'] * values['support'])} of {int(values['support'])} rows)"
+        for label, values in sorted(score.per_class.items(), key=lambda item: -item[1]["support"])
+        if values["support"] >= _FEWEST_ROWS and values["recall"] < _MISSED
     ]
-    lines += warn_loss(loss)
-    return lines + warn_few_rows(score, part, folds)
-
-
-def compare_with_baseline(score: Scores, part: str, baseline: Baseline, paired: SignTest, metric: str) -> list[str]:
-    """Warn if the baseline scores higher, or is not clearly worse row by row."""
-    if baseline.metrics[metric] > score[metric]:
-        return [
-            f"the TF-IDF baseline has a higher {display_name(metric)} ({baseline.metrics[metric]:.3f}, the model "
-            f"{score[metric]:.3f}); try more --epochs, another --model or more rows"
-        ]
-    if paired.p < SURE and paired.better > paired.worse:
-        return []
-    return [
-        f"on {score.rows} {part} rows the model is not clearly better than the TF-IDF baseline (right or nearer on "
-        f"{paired.better}, worse on {paired.worse}, {show_p(paired.p)}); the simpler model may suffice"
-    ]
-
-
-def warn_few_rows(score: Scores, part: str, folds: str = "") -> list[str]:
-    """Warn if the interval of the first metric is too wide to compare models; see `notes` for `folds`."""
-    name, interval = score.first_interval
-    low, high = interval or (0.0, 0.0)
-    if high - low <= _WIDE:
-        return []
+    try_single = f"{_CALMER}, more --epochs" if loss.epochs > 0 else "--epochs 3, another --model"
+    is_chance = loss.epochs >= 1 and loss.last >= loss.chance and loss.last > loss.first - _RISE
     ways = f"add --folds 5, which scores all rows (about {folds})" if folds else "add rows or give --test-data"
-    return [
-        f"{score.rows} {part} rows are too few: {display_name(name)} has a 95 % CI of {low:.3f} to {high:.3f}; {ways}"
-    ]
-
-
-def warn_missed_classes(score: Scores, *, balanced: bool = False) -> list[str]:
-    """Name the classes with almost no correct prediction, largest first."""
-    missed = sorted(
+    table = [
         (
-            (int(values["support"]), round(values["recall"] * values["support"]), name)
-            for name, values in score.per_class.items()
-            if values["support"] >= _FEWEST_ROWS and values["recall"] < _MISSED
+            rival > score[metric],
+            f"the TF-IDF baseline has a higher {display_name(metric)} ({rival:.3f}, the model {score[metric]:.3f}); "
+            "try more --epochs, another --model or more rows",
         ),
-        key=lambda counts: -counts[0],
-    )
-    if not missed:
-        return []
-    shown = [f"{name!r} ({correct} of {rows} rows)" for rows, correct, name in missed[:SHOWN]]
-    ways = "add rows of these classes, merge them with others"
-    weights = "" if balanced else ", or try --class-weights balanced"
-    return [f"{list_some(shown, len(missed))}: almost never predicted correctly; {ways}{weights}"]
-
-
-def compare_with_majority(score: Scores, majority: MajorityBaseline) -> list[str]:
-    """Warn if the majority baseline lies within the interval of the first metric, or above it."""
-    name, interval = score.first_interval
-    if interval is None or interval[0] > majority.metrics[name]:
-        return []
-    return [
-        f"always predicting {majority.label!r} scores {format_metrics(majority.metrics)}; "
-        "the model is not clearly better: try more --epochs, another --model or more rows"
-    ]
-
-
-def warn_single_class(score: Scores, part: str, *, trained: bool, balanced: bool = False) -> list[str]:
-    """Warn if rows of several classes are all predicted as one class; `trained`: for some epochs."""
-    answers = [name for name, count in score.predicted.items() if count]
-    if len(answers) != 1 or sum(values["support"] > 0 for values in score.per_class.values()) < 2:
-        return []
-    name, value = next(iter(score.metrics.items()))
-    weights = "" if balanced else " or --class-weights balanced"
-    return [
-        f"all {score.rows} {part} rows are predicted as {answers[0]!r} ({display_name(name)} {value:.3f}); "
-        f"try {f'{_CALMER}, more --epochs' if trained else '--epochs 3, another --model'}{weights}"
-    ]
-
-
-def warn_loss(loss: TrainingLoss) -> list[str]:
-    """Warn if the training loss rose, or stayed at that of a model that does not look at the texts."""
-    if loss.epochs >= 1 and loss.last >= loss.chance and loss.last > loss.first - _RISE:
-        return [
+        (
+            rival <= score[metric] and not is_clear,
+            f"on {rows} the model is not clearly better than the TF-IDF baseline (right or nearer on {signs.better}, "
+            f"worse on {signs.worse}, {show_p(signs.p)}); the simpler model may suffice",
+        ),
+        (
+            is_single,
+            f"all {rows} are predicted as {answers[0] if answers else ''!r} ({display_name(name)} {value:.3f}); "
+            f"try {try_single}{'' if balanced else ' or --class-weights balanced'}",
+        ),
+        (
+            not is_single and majority.metrics.get(bounded, math.nan) >= low,
+            f"always predicting {majority.label!r} scores {format_metrics(majority.metrics)}; "
+            "the model is not clearly better: try more --epochs, another --model or more rows",
+        ),
+        (
+            not is_single and missed,
+            f"{list_some(missed[:SHOWN], len(missed))}: almost never predicted correctly; add rows of these classes, "
+            f"merge them with others{'' if balanced else ', or try --class-weights balanced'}",
+        ),
+        (
+            is_chance,
             f"training diverged or hardly began: the last epoch's loss is {loss.last:.3f}, no lower than guessing "
-            f"({loss.chance:.3f}); try {_CALMER} or more --epochs"
-        ]
-    if loss.last > loss.first + _RISE:
-        return [
+            f"({loss.chance:.3f}); try {_CALMER} or more --epochs",
+        ),
+        (
+            not is_chance and loss.last > loss.first + _RISE,
             f"training diverged: the loss rose from {loss.first:.3f} in the first epoch to {loss.last:.3f} in the "
-            f"last; try {_CALMER}"
-        ]
-    return []
+            f"last; try {_CALMER}",
+        ),
+        (
+            high - low > _WIDE,
+            f"{rows} are too few: {display_name(bounded)} has a 95 % CI of {low:.3f} to {high:.3f}; {ways}",
+        ),
+    ]
+    return [sentence for holds, sentence in table if holds]

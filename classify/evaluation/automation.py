@@ -1,7 +1,8 @@
-"""Find the confidence threshold for a required precision, on rows that the model was not trained on."""
+"""Find what a required precision, or coverage, needs, on rows that the model was not trained on."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,3 +53,14 @@ def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precis
             break
         found = Threshold(precision, float(confidence[order[last]]), last + 1, round(hits[last]), len(order))
     return found
+
+
+def find_limit(scores: npt.NDArray[np.float64], coverage: float) -> float | None:
+    """The score up to which an answer belongs to a set, from `scores` (rows,) of right answers, best lowest.
+
+    A set then holds the right answer of a new row like these with a probability of at least `coverage`, below 1: split
+    conformal prediction (Angelopoulos and Bates, 2023, "A Gentle Introduction", section 1). None where there are too
+    few rows for that: 9 show 0.9 at most.
+    """
+    rank = max(1, math.ceil((len(scores) + 1) * coverage))
+    return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else None

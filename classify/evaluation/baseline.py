@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from classify.data.split_rows import cap_rows
 
-LOGREG, RIDGE = "tfidf-logreg", "tfidf-ridge"
+LOGREG = "tfidf-logreg"
+RIDGE = "tfidf-ridge"
+# Rows, and classes, above which it is fitted on a sample of so many rows: more take minutes, and say no more.
 MAX_ROWS = 20_000
 MAX_CLASSES = 100
 # Classes times features; the solver takes 200 bytes for each.
@@ -23,6 +25,7 @@ MAX_WEIGHTS = 10_000_000
 _BLOCK = 10_000
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+# Texts by which that is decided.
 _SCRIPT_TEXTS = 1_000
 
 

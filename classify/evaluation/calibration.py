@@ -15,7 +15,10 @@ import numpy.typing as npt
 from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entropy, sigmoid, softmax
 
 BINS = 15
+# Draws of calibrated answers: many for few rows, fewer of many, which vary less and take longer.
 _DRAWS = 200
+_LEAST_DRAWS = 50
+_ROWS_DRAWN = 10**7
 # Prior standard deviation of the temperature's logarithm; without it few rows, all correct, would make it 0.
 _SPREAD = 1.0
 # Bounds of the search for its logarithm.
@@ -30,7 +33,6 @@ class Rescaling:
     shift: npt.NDArray[np.float32]
 
     def apply(self, logits: Array) -> npt.NDArray[np.float32]:
-        """The logits (rows, outputs) of the changed output layer."""
         rescaled: npt.NDArray[np.float32] = logits * self.scale + self.shift
         return rescaled
 
@@ -65,7 +67,7 @@ def fit_temperature(logits: Array, targets: Array) -> float:
 
 
 def fit_scale_and_shift(logits: Array, targets: Array) -> tuple[float, float]:
-    """Return scale and shift of the logits (rows,) with the lowest log loss, for targets 0 or 1 (rows,).
+    """Scale and shift of the logits (rows,) with the lowest log loss, for targets 0 or 1 (rows,).
 
     Platt, 1999, "Probabilistic Outputs for Support Vector Machines", section 2, with a normal prior on the logarithm
     of the scale and on the shift instead of his smoothed targets.
@@ -86,35 +88,31 @@ def fit_scale_and_shift(logits: Array, targets: Array) -> tuple[float, float]:
 
 
 def binary_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-    """Return log loss, Brier score and expected calibration error of logits (n,) of targets 0 or 1 (n,)."""
-    probabilities = sigmoid(logits)
+    """Log loss, Brier score and expected calibration error of logits (n,) of targets 0 or 1 (n,)."""
+    probabilities, right = sigmoid(logits), targets.astype(np.float64)
     return {
         "log_loss": binary_cross_entropy(logits, targets),
         "brier": float(np.mean((probabilities - targets) ** 2)),
-        **_error_scores(probabilities, targets.astype(np.float64), seed),
+        "ece": calibration_error(probabilities, right),
+        "ece_by_chance": error_by_chance(probabilities, seed),
     }
 
 
 def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-    """Return log loss, Brier score and expected calibration error of logits (rows, classes), and that of chance alone.
+    """Log loss, Brier score and expected calibration error of logits (rows, classes), and that of chance alone.
 
     The Brier score is the summed squared error over classes, averaged over rows (Brier, 1950): 0 to 2. `seed` is that
     of the last.
     """
     probabilities = softmax(logits)
-    confidence = probabilities.max(axis=1)
-    right = (probabilities.argmax(axis=1) == targets).astype(np.float64)
-    errors = probabilities.copy()
-    errors[np.arange(len(targets)), targets] -= 1.0
+    confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
+    probabilities[np.arange(len(targets)), targets] -= 1.0  # now the errors, in place: they may take gigabytes
     return {
         "log_loss": cross_entropy(logits, targets),
-        "brier": float((errors**2).sum(axis=1).mean()),
-        **_error_scores(confidence, right, seed),
+        "brier": float((probabilities**2).sum(axis=1).mean()),
+        "ece": calibration_error(confidence, right),
+        "ece_by_chance": error_by_chance(confidence, seed),
     }
-
-
-def _error_scores(confidence: Array, right: Array, seed: int) -> dict[str, Any]:
-    return {"ece": calibration_error(confidence, right), "ece_by_chance": error_by_chance(confidence, seed)}
 
 
 def calibration_error(confidence: Array, right: Array) -> float:
@@ -148,10 +146,6 @@ def error_by_chance(confidence: Array, seed: int) -> float:
     """
     generator = np.random.default_rng(seed)
     confidence = np.sort(confidence)
-    bins = equal_mass_bins(confidence)
-    draws = (generator.random(len(confidence)) < confidence for _ in range(_draws(len(confidence))))
-    return float(np.mean([_mean_gap(right - confidence, bins) for right in draws]))
-
-
-def _draws(rows: int) -> int:
-    return min(_DRAWS, max(50, 10**7 // rows))
+    bins, draws = equal_mass_bins(confidence), min(_DRAWS, max(_LEAST_DRAWS, _ROWS_DRAWN // len(confidence)))
+    rights = (generator.random(len(confidence)) < confidence for _ in range(draws))
+    return float(np.mean([_mean_gap(right - confidence, bins) for right in rights]))

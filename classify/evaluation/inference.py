@@ -22,7 +22,7 @@ from classify.modeling.classifier import Classifier
 def compute_logits(
     classifier: Classifier, tokens: Tokens, rows: Rows, world: World, *, features: bool = False, dropout: bool = False
 ) -> npt.NDArray[np.float32]:
-    """Return logits (len(rows), outputs) of `rows`, or `features`: the output layer's inputs (len(rows), width).
+    """Logits (len(rows), outputs) of `rows`, or `features`: the output layer's inputs (len(rows), width).
 
     With `dropout` they are computed as in training. They are in the order of `rows`, the same array on every rank. A
     collective: all ranks call it with the same rows.
@@ -54,14 +54,22 @@ def compute_logits(
         bar.close()
         classifier.train(training)
     with world.dump_if_stalled():
-        return _gather(local_places, outputs, len(rows), width, world)
+        # To the device, since NCCL gathers no tensors of the CPU.
+        numbers = torch.from_numpy(np.concatenate(local_places) if local_places else np.empty(0, np.int64))
+        logits = torch.cat(outputs) if outputs else torch.zeros((0, width), device=world.device)
+        all_places = world.gather(numbers.to(world.device)).cpu().numpy()
+        all_outputs = world.gather(logits).cpu().numpy()
+    assert len(all_places) == len(rows), "each row is computed by exactly one rank"
+    result = np.empty((len(rows), width), dtype=np.float32)
+    result[all_places] = all_outputs
+    return result
 
 
 @torch.no_grad()
 def compute_local_logits(
     classifier: Classifier, tokens: Tokens, world: World, *, features: bool = False
 ) -> torch.Tensor:
-    """Return logits (len(tokens), outputs) of all rows, or `features`, by this rank alone; not for a sharded model."""
+    """Logits (len(tokens), outputs) of all rows, or `features`, by this rank alone; not for a sharded model."""
     assert not any(module.training for module in classifier.modules())
     lengths = tokens.lengths()
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
@@ -89,17 +97,3 @@ def _compute_in_memory(
         return
     for half in np.array_split(places, 2):
         yield from _compute_in_memory(classifier, tokens, rows, half, world, features)
-
-
-def _gather(
-    places: list[Rows], outputs: list[torch.Tensor], count: int, width: int, world: World
-) -> npt.NDArray[np.float32]:
-    """Gather the outputs of all ranks in order."""
-    local_outputs = torch.cat(outputs) if outputs else torch.zeros((0, width), device=world.device)
-    local_places = torch.from_numpy(np.concatenate(places) if places else np.empty(0, np.int64)).to(world.device)
-    all_places = world.gather(local_places).cpu().numpy()
-    all_outputs = world.gather(local_outputs).cpu().numpy()
-    assert len(all_places) == count, "each row is computed by exactly one rank"
-    result = np.empty((count, width), dtype=np.float32)
-    result[all_places] = all_outputs
-    return result

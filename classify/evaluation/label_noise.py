@@ -48,7 +48,7 @@ def find_suspects(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[n
 
 
 def choose_to_review(probabilities: npt.NDArray[np.float64], targets: npt.NDArray[np.int64]) -> Suspects:
-    """The suspects that are worth a person's look: of `find_suspects` the surest, none of a model that knows little."""
+    """The suspects that are worth a person's look: the surest ones, and none of a model that knows little."""
     found, rows = find_suspects(probabilities, targets), len(targets)
     accuracy = float((probabilities.argmax(axis=1) == targets).mean())
     if accuracy < np.bincount(targets).max() / rows + _CLEARLY:

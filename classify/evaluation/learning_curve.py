@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ import numpy.typing as npt
 from classify.files import read_json, write_json
 
 FILE = "curve.json"
-# Exponents that are tried, and the weight of the run on all rows beside that of one on fewer.
-_EXPONENTS, _WEIGHT = np.arange(0.1, 1.05, 0.1), 3.0
+# Exponents that are tried.
+_EXPONENTS = np.arange(0.1, 1.05, 0.1)
+# Weight of the run on all rows beside that of one on fewer, since the forecast begins there.
+_WEIGHT = 3.0
 # How much wider the interval of an expected score is than that of a measured one.
 _WIDER = 1.25
 
@@ -45,7 +46,6 @@ class PowerLaw:
         return cls(*best[1:])
 
     def errors(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The error for each share of all rows."""
         return np.asarray(self.a + self.b * shares**-self.c)
 
 
@@ -86,26 +86,21 @@ class Curve:
         return [(name, *pair) for name, pair in gained[:most] if pair[1] > pair[0]]
 
     def line(self) -> str:
-        """What twice as many rows would bring."""
         expected, (low, high) = self.predict()
-        return (
-            f"twice as many rows: {self.metric} {expected:.3f} ({low:.3f} to {high:.3f}); now {self.points[-1][1]:.3f}"
-        )
+        now = self.points[-1][1]
+        return f"twice as many rows: {self.metric} {expected:.3f} ({low:.3f} to {high:.3f}); now {now:.3f}"
 
     def write(self, folder: Path) -> None:
-        """Write curve.json into a result folder."""
         expected, interval = self.predict()
         write_json(folder / FILE, {**vars(self), "doubled": {"score": expected, "interval": interval}})
 
     @classmethod
     def read(cls, folder: Path) -> Curve | None:
-        """Read that of a result folder, if it has one."""
+        """The curve of a result folder; None where `classify curve` has measured none."""
         if not (folder / FILE).exists():
             return None
         stored: dict[str, Any] = read_json(folder / FILE)
-        per_class = {name: (pair[0], pair[1]) for name, pair in stored["per_class"].items()}
-        return cls(stored["metric"], _pairs(stored["points"]), tuple(stored["interval"]), per_class, stored["preset"])
-
-
-def _pairs(points: Sequence[Sequence[float]]) -> tuple[tuple[int, float], ...]:
-    return tuple((int(rows), float(score)) for rows, score in points)
+        stored.pop("doubled", None)
+        points, interval = tuple(map(tuple, stored.pop("points"))), tuple(stored.pop("interval"))
+        per_class = {name: tuple(pair) for name, pair in stored.pop("per_class").items()}
+        return cls(points=points, interval=interval, per_class=per_class, **stored)

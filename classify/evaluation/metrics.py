@@ -21,7 +21,8 @@ ERRORS = frozenset({"loss", "mse", "mae"})
 
 # Of the normal distribution, for intervals of 95 %.
 _NORMAL_QUANTILE = 1.959963984540054
-_RESAMPLES = 1000
+# Resamples of a bootstrap interval, and of that of label sets.
+RESAMPLES = 1000
 _SHARE = re.compile(
     r"((macro|micro|weighted)_)?f1|((balanced|subset|top_\d+)_)?accuracy|(average_)?precision|recall|jaccard"
 )
@@ -30,6 +31,7 @@ _CELLS = 5_000_000
 # Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest, and
 # the percentiles of resampled macro F1 are far too low.
 _MANY_CLASSES = 20
+# Of the most probable classes, as ImageNet is scored.
 _TOP = 5
 # Best and worst classes that a long table lists.
 _LISTED = 20
@@ -57,13 +59,7 @@ class Scores:
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
-    @property
-    def first_interval(self) -> tuple[str, tuple[float, float] | None]:
-        """The metric of the first interval, and the interval; "" and None without any."""
-        return next(iter(self.intervals.items()), ("", None))
-
     def as_json(self) -> dict[str, Any]:
-        """Return nested plain values for metrics.json, numbers unrounded."""
         intervals = {f"{name}_interval": pair and list(pair) for name, pair in self.intervals.items()}
         return {**self.values, "rows": self.rows, **intervals, "per_class": self.per_class}
 
@@ -96,7 +92,6 @@ INDEPENDENT = Sampling()
 
 
 def display_name(name: str) -> str:
-    """A metric's name for display."""
     return name.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC").replace("roc auc", "ROC AUC")
 
 
@@ -111,26 +106,31 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 
 def softmax(logits: Array) -> Array:
-    """Return probabilities (n, classes) of logits (n, classes), in float64."""
+    """(rows, classes) probabilities, in float64."""
     weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def sigmoid(logits: Array) -> Array:
-    """The probability of each output of logits (n, outputs), in float64."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -logits.astype(np.float64))))
 
 
 def binary_cross_entropy(logits: Array, targets: Array) -> float:
     """The mean over all elements of logits and targets (0 or 1), of one shape; 0 if there are none."""
-    if not targets.size:
-        return 0.0
     logits = logits.astype(np.float64)
-    return float(np.mean(np.logaddexp(0.0, logits) - logits * targets))
+    return float(np.mean(np.logaddexp(0.0, logits) - logits * targets)) if targets.size else 0.0
+
+
+def cross_entropy(logits: Array, targets: Array) -> float:
+    """The mean negative log-likelihood of the targets; 0 if there are no rows."""
+    from scipy.special import log_softmax
+
+    likely = log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(targets)), targets]
+    return float(-np.mean(likely)) if len(targets) else 0.0
 
 
 def regression_metrics(predicted: Array, targets: Array) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation (0 where one side is constant), mean squared and absolute error."""
+    """Pearson's and Spearman's correlation (0 where one side is constant), mean squared and absolute error."""
     from scipy.stats import rankdata
 
     predicted, targets = predicted.astype(np.float64), targets.astype(np.float64)
@@ -144,9 +144,8 @@ def regression_metrics(predicted: Array, targets: Array) -> dict[str, float]:
 
 
 def _correlation(first: Array, second: Array) -> float:
-    if (
-        not len(first) or not np.ptp(first) or not np.ptp(second)
-    ):  # their mean is rounded, so differences from it need not be 0
+    # Of a constant the mean is rounded, so differences from it need not be 0.
+    if not len(first) or not np.ptp(first) or not np.ptp(second):
         return 0.0
     first, second = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((first**2).sum() * (second**2).sum()))
@@ -162,15 +161,6 @@ def correlation_interval(correlation: float, rows: int, sampling: Sampling = IND
     return float(np.tanh(middle - half)), float(np.tanh(middle + half))
 
 
-def cross_entropy(logits: Array, targets: Array) -> float:
-    """The mean negative log-likelihood of the targets; 0 if there are no rows."""
-    if not len(targets):
-        return 0.0
-    from scipy.special import log_softmax
-
-    return float(-np.mean(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(targets)), targets]))
-
-
 def score_classes(
     logits: Array, targets: Array, labels: Sequence[str], seed: int, sampling: Sampling = INDEPENDENT
 ) -> Scores:
@@ -184,10 +174,7 @@ def score_classes(
 
     predicted = logits.argmax(axis=1)
     columns = precision_recall_fscore_support(targets, predicted, labels=np.arange(len(labels)), zero_division=0.0)
-    per_class = {
-        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-        for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
-    }
+    per_class = scores_by_class(labels, columns)
     recalls = [scores["recall"] for scores in per_class.values() if scores["support"]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all rows of one class: 0
@@ -216,6 +203,14 @@ def score_classes(
     )
 
 
+def scores_by_class(labels: Sequence[str], columns: Sequence[Array]) -> dict[str, dict[str, float]]:
+    """Each label's numbers of scikit-learn's columns (labels,): precision, recall, F1 and rows."""
+    return {
+        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
+    }
+
+
 def class_metrics(classes: int) -> tuple[str, ...]:
     """The names of all metrics of that many classes."""
     names = ["macro_f1", "accuracy", "weighted_f1", "balanced_accuracy", "mcc", "loss"]
@@ -224,10 +219,7 @@ def class_metrics(classes: int) -> tuple[str, ...]:
 
 
 def classification_metrics(predicted: Array, targets: Array) -> dict[str, float]:
-    """Return accuracy and macro F1 of class indices (rows,).
-
-    Macro F1 is the mean over the classes in `targets` or `predicted`.
-    """
+    """Accuracy and macro F1 of class indices (rows,), the mean over the classes in `targets` or `predicted`."""
     from sklearn.metrics import f1_score
 
     macro_f1 = float(f1_score(targets, predicted, average="macro", zero_division=0.0))
@@ -243,7 +235,7 @@ def holm(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def wilson_interval(right: Any, rows: Any, z: float = _NORMAL_QUANTILE) -> tuple[Array, Array]:
-    """Return Wilson's 95 % score intervals (1927) of `right` correct rows out of `rows`, at least one, elementwise.
+    """Wilson's 95 % score intervals (1927) of `right` correct rows out of `rows`, at least one, elementwise.
 
     They have a width even if all rows are correct, or none: 20 of 20 give 0.839 to 1. `z` is the quantile of the normal
     distribution of another level.
@@ -296,14 +288,14 @@ def macro_f1_interval(
     hit = (cells[0] == cells[1]).astype(np.float64)
 
     def mean_f1(rows: Array) -> Array:
-        """Return macro F1 of how many rows have each pair (n, pairs)."""
+        """(n,) macro F1 of how many rows have each pair (n, pairs)."""
         total, both = rows @ (of_target + of_predicted), (rows * hit) @ of_target
         f1 = np.divide(2.0 * both, total, out=np.zeros(total.shape), where=total > 0)
         return np.asarray(f1.sum(axis=1) / (total > 0).sum(axis=1))
 
     generator, block, scores = np.random.default_rng(seed), max(1, _CELLS // max(pairs, len(counts))), []
-    for start in range(0, _RESAMPLES, block):
-        draws = generator.multinomial(texts, counts / texts, size=min(block, _RESAMPLES - start))
+    for start in range(0, RESAMPLES, block):
+        draws = generator.multinomial(texts, counts / texts, size=min(block, RESAMPLES - start))
         scores.append(mean_f1(draws @ kinds))
     observed = float(mean_f1((counts @ kinds)[None])[0])
     return bootstrap_interval(np.concatenate(scores), observed, len(classes), sampling)
@@ -353,18 +345,14 @@ def table(scores: Scores, width: int = 28) -> str:
     """
     name_width = min(width, max([8, *map(count_cells, scores.per_class)]))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"] if scores.per_class else []
-    listed = sorted(scores.per_class.items(), key=lambda item: -item[1]["support"])
-    omitted = len(listed) - 2 * _LISTED
-    if omitted > 0:
-        listed.sort(key=lambda item: -item[1]["f1"])
-        listed = [*listed[:_LISTED], *listed[-_LISTED:]]
-    for place, (name, values) in enumerate(listed):
+    omitted = len(scores.per_class) - 2 * _LISTED
+    order = "f1" if omitted > 0 else "support"
+    for place, (name, one) in enumerate(sorted(scores.per_class.items(), key=lambda item: -item[1][order])):
         if omitted > 0 and place == _LISTED:
             lines.append(f"... {omitted} classes between (metrics.json has all)")
-        lines.append(
-            f"{pad_text(name, name_width)}  {values['precision']:9.3f} {values['recall']:7.3f} "
-            f"{values['f1']:7.3f} {values['support']:6d}"
-        )
+        if omitted <= 0 or not _LISTED <= place < _LISTED + omitted:
+            numbers = f"{one['precision']:9.3f} {one['recall']:7.3f} {one['f1']:7.3f} {one['support']:6d}"
+            lines.append(f"{pad_text(name, name_width)}  {numbers}")
     for name, interval in scores.intervals.items():
         between = "" if interval is None else f"  (95 % CI {interval[0]:.3f} to {interval[1]:.3f})"
         lines.append(f"{display_name(name):{name_width}}  {scores[name]:9.3f}{between}")

@@ -9,13 +9,22 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores, bootstrap_interval
+from classify.evaluation.metrics import (
+    INDEPENDENT,
+    RESAMPLES,
+    Array,
+    Sampling,
+    Scores,
+    bootstrap_interval,
+    scores_by_class,
+)
 
-_RESAMPLES = 1000
-_BLOCK = 1 << 22
+# Numbers of texts that are resampled at a time.
+_CELLS = 1 << 22
 THRESHOLD = 0.5
 # Values of `thresholds` in metrics.json: the rows that they were chosen on, besides rows that are not scored.
-SCORED_ROWS, OTHER_FOLDS = "scored rows", "other folds"
+SCORED_ROWS = "scored rows"
+OTHER_FOLDS = "other folds"
 # Rows of a label from which F1 chooses its threshold.
 _ENOUGH = 10
 # Share of the rows on which the baseline chooses its thresholds.
@@ -23,7 +32,7 @@ _HELD_OUT = 0.2
 
 
 def decision_metrics(predicted: Array, targets: Array) -> dict[str, float]:
-    """Return micro and macro F1, mean Jaccard index and subset accuracy of 0 and 1 (rows, labels)."""
+    """Micro and macro F1, mean Jaccard index and subset accuracy of 0 and 1 (rows, labels)."""
     both = predicted.astype(bool) & targets.astype(bool)
     micro, macro = _f1_scores(both.sum(axis=0)[None], predicted.sum(axis=0)[None], targets.sum(axis=0)[None])
     return {
@@ -60,21 +69,14 @@ def score(
     from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
     columns = precision_recall_fscore_support(targets, predicted, average=None, zero_division=0.0)
-    present = np.flatnonzero(targets.any(axis=0))
-    precisions = np.full(len(labels), np.nan)
-    for number in present.tolist():
-        precisions[number] = average_precision_score(targets[:, number], probabilities[:, number])
-    per_class = {
-        label: {
-            "precision": float(precision),
-            "recall": float(recall),
-            "f1": float(f1),
-            "support": int(support),
-            "average_precision": float(of_label) if support else 0.0,
-        }
-        for label, precision, recall, f1, support, of_label in zip(labels, *columns, precisions, strict=True)
+    precisions = {
+        number: float(average_precision_score(targets[:, number], probabilities[:, number]))
+        for number in np.flatnonzero(targets.any(axis=0)).tolist()
     }
-    average = float(precisions[present].mean()) if len(present) else 0.0
+    per_class = scores_by_class(labels, columns)
+    for number, label in enumerate(labels):
+        per_class[label]["average_precision"] = precisions.get(number, 0.0)
+    average = float(np.mean(list(precisions.values()))) if precisions else 0.0
     varied = np.flatnonzero(targets.any(axis=0) & ~targets.all(axis=0))
     support = targets.sum(axis=0, dtype=np.float64)
     details = {
@@ -133,12 +135,11 @@ class ThresholdedRegression:
         return self
 
     def predict(self, features: Any) -> npt.NDArray[np.uint8]:
-        """Return 0 or 1 for each label (rows, labels)."""
         return (self._model.predict_proba(features) >= self._thresholds).astype(np.uint8)
 
 
 def _f1_scores(both: Array, predicted: Array, targets: Array) -> tuple[Array, Array]:
-    """Return micro F1, and macro F1 over labels that occur, from counts (n, labels)."""
+    """(n,) micro F1, and macro F1 over labels that occur, from counts (n, labels)."""
     total = predicted + targets
     f1 = np.divide(2.0 * both, total, out=np.zeros(total.shape), where=total > 0)
     micro = 2.0 * both.sum(axis=1) / np.maximum(total.sum(axis=1), 1)
@@ -148,14 +149,14 @@ def _f1_scores(both: Array, predicted: Array, targets: Array) -> tuple[Array, Ar
 def _intervals(
     predicted: Array, targets: Array, seed: int, sampling: Sampling
 ) -> dict[str, tuple[float, float] | None]:
-    """Return 95 % intervals of micro and macro F1 over resampled texts, each with all its copies."""
+    """95 % intervals of micro and macro F1 over resampled texts, each with all its copies."""
     group = sampling.group(len(targets))
     texts = int(group.max()) + 1
     counted = np.zeros((texts, 3 * targets.shape[1]), dtype=np.float32)
     np.add.at(counted, group, np.concatenate([predicted & targets, predicted, targets], axis=1))
     generator, scores = np.random.default_rng(seed), []
-    for start in range(0, _RESAMPLES, block := max(1, _BLOCK // texts)):
-        draws = generator.multinomial(texts, np.full(texts, 1 / texts), size=min(block, _RESAMPLES - start))
+    for start in range(0, RESAMPLES, block := max(1, _CELLS // texts)):
+        draws = generator.multinomial(texts, np.full(texts, 1 / texts), size=min(block, RESAMPLES - start))
         counts = np.split(draws.astype(np.float32) @ counted, 3, axis=1)
         scores.append(np.stack(_f1_scores(*counts)))
     observed = _f1_scores(*(part[None] for part in np.split(counted.sum(axis=0), 3)))

@@ -5,16 +5,19 @@ Labels are as the model was trained on them: merged, renamed and encoded, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from classify.files import read_parquet, write_parquet
 
 FILE = "evaluation.parquet"
+# p-value below which two models are called different.
+SURE = 0.05
 
 
 @dataclass(frozen=True)
@@ -42,21 +45,22 @@ class ScoredRows:
         first = np.sort(np.unique(self.hashes, return_index=True)[1])
         return first if self.trained is None else first[~self.trained[first]]
 
+    @property
+    def unseen(self) -> npt.NDArray[np.int64]:
+        """The rows whose text the model has not trained on; all rows if there are none such."""
+        if self.trained is None or self.trained.all():
+            return np.arange(len(self.targets))
+        return np.flatnonzero(~self.trained)
+
     def take(self, places: npt.NDArray[Any]) -> ScoredRows:
-        """Some of the rows."""
         taken: dict[str, Any] = {name: None if rows is None else rows[places] for name, rows in vars(self).items()}
         return ScoredRows(**taken)
 
     def write(self, folder: Path) -> None:
-        """Write the file into a result folder."""
-        import pyarrow as pa
-
         columns = {"text_hash": self.hashes, "target": self.targets, "logits": self.logits}
-        for name, values in {"predicted": self.predicted, "baseline": self.baseline}.items():
-            if values is not None:
-                columns[name] = values.astype(self.targets.dtype)
-        if self.trained is not None:
-            columns["trained"] = self.trained.astype(np.uint8)
+        for name, rows in {"predicted": self.predicted, "baseline": self.baseline, "trained": self.trained}.items():
+            if rows is not None:
+                columns[name] = rows.astype(np.uint8 if name == "trained" else self.targets.dtype)
         arrays = {
             name: array if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
             for name, array in columns.items()
@@ -68,17 +72,14 @@ class ScoredRows:
         """Read the file of a result folder. Raises OSError or ValueError where there is none, or it is damaged."""
         table = read_parquet(folder / FILE)
 
-        def values(name: str) -> Any:
-            if name not in table.column_names:
-                return None
+        columns: dict[str, Any] = dict.fromkeys(("text_hash", "target", "logits", "predicted", "baseline", "trained"))
+        for name in table.column_names:
             column = table.column(name).combine_chunks()
-            if hasattr(column.type, "list_size"):
-                return np.asarray(column.flatten()).reshape(len(column), -1)
-            return np.asarray(column)
-
-        rows = cls(*map(values, ("text_hash", "target", "logits", "predicted", "baseline")))
-        trained = values("trained")
-        return rows if trained is None else replace(rows, trained=trained.astype(bool))
+            is_list = hasattr(column.type, "list_size")
+            columns[name] = np.asarray(column.flatten()).reshape(len(column), -1) if is_list else np.asarray(column)
+        if columns["trained"] is not None:
+            columns["trained"] = columns["trained"].astype(bool)
+        return cls(*columns.values())
 
 
 def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
@@ -99,10 +100,6 @@ def confident_errors(
     return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:most]
 
 
-# p-value below which two models are called different.
-SURE = 0.05
-
-
 @dataclass(frozen=True)
 class SignTest:
     """Texts on which the first of two models is better, texts on which the second is, and the two-sided p-value."""
@@ -113,7 +110,6 @@ class SignTest:
 
 
 def show_p(p: float) -> str:
-    """A p-value in words."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,12 @@ from classify.data.languages import UNKNOWN, detect_languages
 from classify.evaluation.metrics import holm, wilson_interval
 from classify.tables.profile import parse_number
 
-# Rows that a slice and the rest have at least, parts of an ordered column, and values of a column that has slices.
-_FEWEST, _PARTS, _VALUES = 20, 5, 50
+# Rows that a slice and the rest have at least: fewer show nothing.
+_FEWEST = 20
+# Parts of an ordered column.
+_PARTS = 5
+# Values of a column up to which each is a slice.
+_VALUES = 50
 # Share of wrong conclusions, over all slices together.
 _LEVEL = 0.05
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -65,31 +69,6 @@ def list_slices(texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, s
     return found
 
 
-def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tuple[list[WeakSlice], int]:
-    """The slices whose `scores` (rows,) are lower than the others', the worst first, and how many were tested.
-
-    Only `independent` rows count, one of each text: copies are right or wrong together.
-
-    Fisher's exact test, one-sided, of right and wrong; of other scores, of those above the median. Corrected for the
-    number of slices (Holm, 1979).
-    """
-    scores = scores[independent]
-    slices = [replace(one, rows=np.flatnonzero(np.isin(independent, one.rows))) for one in slices]
-    tested = [one for one in slices if _FEWEST <= len(one.rows) <= len(scores) - _FEWEST]
-    good = scores == 1 if _is_binary(scores) else scores > np.median(scores)
-    inside = [np.isin(np.arange(len(scores)), one.rows) for one in tested]
-    probabilities = np.array([_test(good[mask], good[~mask]) for mask in inside])
-    weak = [
-        WeakSlice(
-            one.kind, one.value, len(one.rows), float(scores[mask].mean()), _interval(scores[mask]),
-            float(scores[~mask].mean()), float(p),
-        )
-        for one, mask, p in zip(tested, inside, holm(probabilities), strict=True)
-        if p < _LEVEL
-    ]  # fmt: skip
-    return sorted(weak, key=lambda one: one.score - one.rest), len(tested)
-
-
 def _group(kind: str, cells: Sequence[str]) -> Iterator[Slice]:
     values, places = np.unique(np.array(cells, dtype=object).astype(str), return_inverse=True)
     for number, value in enumerate(values.tolist()):
@@ -105,20 +84,37 @@ def _cut(kind: str, numbers: npt.NDArray[np.float64], cells: Sequence[str] | Non
             yield Slice(kind, " to ".join(ends), part)
 
 
-def _is_binary(scores: Scores) -> bool:
-    return bool(np.isin(scores, (0, 1)).all())
+def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tuple[list[WeakSlice], int]:
+    """The slices whose `scores` (rows,) are lower than the others', the worst first, and how many were tested.
 
+    Only `independent` rows count, one of each text: copies are right or wrong together.
 
-def _test(inside: npt.NDArray[np.bool_], outside: npt.NDArray[np.bool_]) -> float:
-    """The p-value of rows `inside` being good as often as those `outside`, against less often."""
+    Fisher's exact test, one-sided, of right and wrong; of other scores, of those above the median. Corrected for the
+    number of slices (Holm, 1979).
+    """
     from scipy.stats import fisher_exact
 
-    table = [[int(part.sum()), int(len(part) - part.sum())] for part in (inside, outside)]
-    return float(fisher_exact(table, alternative="less").pvalue)
+    scores = scores[independent]
+    is_binary = bool(np.isin(scores, (0, 1)).all())
+    good = scores == 1 if is_binary else scores > np.median(scores)
+    tested, p = [], []
+    for one in slices:
+        inside = np.isin(independent, one.rows)
+        if _FEWEST <= inside.sum() <= len(scores) - _FEWEST:
+            table = [[(part & good).sum(), (part & ~good).sum()] for part in (inside, ~inside)]
+            tested.append((one, inside))
+            p.append(float(fisher_exact(table, alternative="less").pvalue))
+    weak = []
+    for (one, inside), corrected in zip(tested, holm(np.array(p)).tolist(), strict=True):
+        if corrected < _LEVEL:
+            own, rest = scores[inside], float(scores[~inside].mean())
+            interval = _interval(own, is_binary=is_binary)
+            weak.append(WeakSlice(one.kind, one.value, len(own), float(own.mean()), interval, rest, corrected))
+    return sorted(weak, key=lambda one: one.score - one.rest), len(tested)
 
 
-def _interval(scores: Scores) -> tuple[float, float]:
-    if _is_binary(scores):
+def _interval(scores: Scores, *, is_binary: bool) -> tuple[float, float]:
+    if is_binary:
         low, high = wilson_interval(scores.sum(), len(scores))
         return float(low), float(high)
     mean, error = float(scores.mean()), float(scores.std(ddof=1)) / len(scores) ** 0.5

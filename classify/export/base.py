@@ -17,8 +17,10 @@ from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task
 
-# Rows of the run that an export is checked on, and the seed of intervals.
-_ROWS, _SEED = 1_000, 42
+# Rows of the run that an export is checked on.
+_ROWS = 1_000
+# Of the intervals.
+_SEED = 42
 # Texts that a table rarely has: none, blank, one character, outside the basic plane.
 _EDGES = ("", " ", "a", "\N{GRINNING FACE}" * 3, "x" * 200)
 # Words of the longest text: more than any model reads.
@@ -35,14 +37,6 @@ class Sample:
     texts: list[list[str]]
     scored: ScoredRows
     logits: npt.NDArray[np.float32]
-
-    @property
-    def targets(self) -> npt.NDArray[Any]:
-        return self.scored.targets
-
-    @property
-    def rows(self) -> npt.NDArray[np.int64]:
-        return np.arange(len(self.targets))
 
 
 def draw_sample(predictor: Predictor) -> Sample:
@@ -82,14 +76,15 @@ class Check:
     @classmethod
     def compare(cls, task: Task, sample: Sample, logits: npt.NDArray[np.float32]) -> Check:
         """Compare the `logits` of an exported model with those of the run."""
-        old, new = (task.answers.probabilities(values) for values in (sample.logits, logits))
-        scale = 1.0 if task.answers.has_labels else float(old[sample.rows].std()) or 1.0
+        targets, both, judge = sample.scored.targets, (sample.logits, logits), task.scores
+        rows = len(targets)
+        old, new = (task.answers.probabilities(values) for values in both)
+        scale = 1.0 if task.answers.has_labels else float(old[:rows].std()) or 1.0
         before, after = task.answers.decide(old), task.answers.decide(new)
         changed = np.asarray(before != after)
-        judge, rows = task.scores, sample.rows
-        right = [judge.row_scores(values[rows], sample.targets) for values in (before, after)]
-        losses = [_row_losses(task, values[rows], sample.targets) for values in (sample.logits, logits)]
-        scores = [judge.score(values[rows], sample.targets, _SEED).values for values in (sample.logits, logits)]
+        right = [judge.row_scores(values[:rows], targets) for values in (before, after)]
+        losses = [_row_losses(task, values[:rows], targets) for values in both]
+        scores = [judge.score(values[:rows], targets, _SEED).values for values in both]
         return cls(
             texts=len(old),
             largest_difference=float(np.abs(old - new).max()) / scale,
@@ -99,7 +94,6 @@ class Check:
         )
 
     def describe(self) -> str:
-        """The comparison in one line."""
         kept = ", ".join(f"{name} {old:.4f} before, {new:.4f} after" for name, (old, new) in self.scores.items())
         kept += "".join(
             f", {name} {mean:+.4f} ({low:+.4f} to {high:+.4f})" for name, (mean, low, high) in self.change.items()

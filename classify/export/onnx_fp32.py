@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,9 +61,11 @@ def trace(folder: str) -> Any:
     # Two texts, of which one is padded: torch would take a size of 1 for a constant.
     ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
     values = {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": torch.zeros_like(ids)}
-    names = [name for name in INPUTS if name != "token_type_ids" or _has_types(model)]
+    has_types = "token_type_ids" in inspect.signature(model.forward).parameters
+    has_types = has_types and getattr(model.config, "type_vocab_size", 0) > 1
+    names = [name for name in INPUTS if name != "token_type_ids" or has_types]
     axes = {0: "batch", 1: "length"}
-    with _quietly(), torch.no_grad():
+    with quietly(), torch.no_grad():
         program = torch.onnx.export(
             _Logits(model, names),
             tuple(values[name] for name in names),
@@ -72,17 +75,14 @@ def trace(folder: str) -> Any:
             dynamic_shapes=(tuple(axes for _ in names),),
         )
     assert program is not None, "dynamo exports return a program"
+    modules = dict(model.named_modules())
     for node in program.model.graph:
         scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
         if len(scopes) > 1 and node.op_type == "MatMul":
             name = scopes[-2].removeprefix("model.")
-            node.name = name if isinstance(_find_module(model, name), torch.nn.Linear) else node.name
+            node.name = name if isinstance(modules.get(name), torch.nn.Linear) else node.name
         node.metadata_props.clear()  # source lines and paths of this machine
     return program
-
-
-def _find_module(model: torch.nn.Module, name: str) -> torch.nn.Module | None:
-    return dict(model.named_modules()).get(name)
 
 
 class _Logits(torch.nn.Module):
@@ -97,21 +97,13 @@ class _Logits(torch.nn.Module):
         return logits
 
 
-def _has_types(model: Any) -> bool:
-    return "token_type_ids" in inspect.signature(model.forward).parameters and (
-        getattr(model.config, "type_vocab_size", 0) > 1
-    )
-
-
 @contextlib.contextmanager
-def _quietly() -> Any:
-    """Hide the exporter's progress and its warnings on operators of packages that are not installed."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def quietly() -> Iterator[None]:
+    """Hide the exporters' progress and advice, and warnings on operators of packages that are not installed."""
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(logging.NOTSET)

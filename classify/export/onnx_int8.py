@@ -6,18 +6,17 @@ those in fp32. Processors with VNNI instructions add 8-bit products exactly; old
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import onnx
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from classify.export.base import Check, Sample, Target
-from classify.export.onnx_fp32 import ONNX
+from classify.export.onnx_fp32 import ONNX, quietly
 from classify.modeling.result_folder import EXPORTED
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task
@@ -35,11 +34,8 @@ class ONNXInt8(Target):
 
     def write(self, predictor: Predictor, folder: Path, sample: Sample) -> dict[str, Any]:
         """Write the graph in fp32, and quantize the products of its layers; the head's stays."""
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-
         recorded = ONNX().write(predictor, folder, sample)
-        with tempfile.TemporaryDirectory() as made, _quietly():
+        with tempfile.TemporaryDirectory() as made, quietly():
             plain = Path(made) / "plain.onnx"
             quant_pre_process(str(folder / EXPORTED), str(plain), skip_symbolic_shape=True)
             names = [node.name for node in onnx.load(plain).graph.node if node.op_type in ("MatMul", "Gemm")]
@@ -65,13 +61,3 @@ class ONNXInt8(Target):
             f"{task.scores.primary} falls by {before - after:.3f} ({task.scores.row_metric} of the rows by "
             f"{-high:.3f} to {-low:.3f}); use --to onnx"
         )
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Hide the advice that ONNX Runtime logs when it quantizes."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)

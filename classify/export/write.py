@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,15 @@ from classify.data import split_record
 from classify.errors import ClassifyError, DiskError, InputError, disk_refusal, list_some
 from classify.evaluation import scope, scored_rows
 from classify.export.base import Check, Sample, Target, draw_sample
+from classify.export.onnx_fp32 import ONNX
+from classify.export.onnx_int8 import ONNXInt8
 from classify.files import atomic_path, make_folders, read_json, write_json
 from classify.modeling.result_folder import EXPORTED
 from classify.prediction.predictor import load_classifier
 from classify.versions import versions
 
+# The targets of `classify export`, by their value of --to.
+TARGETS: dict[str, Target] = {target.name: target for target in (ONNX(), ONNXInt8())}
 CHECKS = "export.json"
 # Copied as they are; of the last two `suggest` reads the texts of the run, the report of an evaluation its scores.
 _COPIED = (
@@ -70,7 +73,18 @@ def export_model(model: str, target: Target, out: Path) -> Check:
             if (fault := target.find_fault(check, predictor.task)) is not None:
                 raise ClassifyError(f"{out}: nothing was written, since the exported model fails its check: {fault}.")
             size = (made / EXPORTED).stat().st_size
-            write_json(made / CHECKS, _record(model, target, recorded, check, size))
+            write_json(
+                made / CHECKS,
+                {
+                    "model": str(run.resolve()),
+                    "target": target.name,
+                    **recorded,
+                    "bytes": size,
+                    "share_of_size": round(size / (run / "model.safetensors").stat().st_size, 4),
+                    "check": asdict(check),
+                    "versions": versions(),
+                },
+            )
     return check
 
 
@@ -83,7 +97,7 @@ def _write_scored_rows(run: Path, made: Path, sample: Sample, logits: npt.NDArra
     if (metrics["test"] or metrics["eval"]).get("folds"):
         shutil.copyfile(run / scored_rows.FILE, made / scored_rows.FILE)
     else:
-        replace(sample.scored, logits=logits[sample.rows], predicted=None).write(made)
+        replace(sample.scored, logits=logits[: len(sample.scored.targets)], predicted=None).write(made)
 
 
 @contextlib.contextmanager
@@ -95,17 +109,4 @@ def _naming(out: Path) -> Iterator[None]:
         reason = disk_refusal(error)
         if reason is None:
             raise
-        raise DiskError(f"--out {out}: nothing was written: {reason}; give another one, or see to that.") from error
-
-
-def _record(model: str, target: Target, recorded: dict[str, Any], check: Check, size: int) -> dict[str, Any]:
-    weights = (Path(model) / "model.safetensors").stat().st_size
-    return {
-        "model": str(Path(model).resolve()),
-        "target": target.name,
-        **recorded,
-        "bytes": size,
-        "share_of_size": float(np.round(size / weights, 4)),
-        "check": asdict(check),
-        "versions": versions(),
-    }
+        raise DiskError(f"--out {out}: nothing was written ({reason}). Fix that, or choose another --out.") from error

@@ -36,7 +36,10 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     with prediction.pytorch.load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
         if not predictor.tokenizer.is_fast:
             return
-        texts, outputs = predictor.texts, _worst_outputs(predictor.task, ScoredRows.read(folder))
+        texts, scored = predictor.texts, ScoredRows.read(folder)
+        shown = scored.unseen  # the report shows no other rows
+        worst = _worst_outputs(predictor.task, scored.take(shown))
+        outputs = {int(shown[row]): output for row, output in worst.items()}
         table = texts.derive(read_predictions(folder))
         rows = sorted(outputs)
         columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from classify import report
 from classify.config.schema import TrainingConfig
 from classify.files import read_json, write_json
 from classify.launch.launch import Launch
@@ -18,9 +19,8 @@ def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timelin
 
     With --verbose, print where the time went; run.json keeps it.
     """
-    if launch.is_main or (training.save_on_each_node and launch.is_local_main):
-        if not write_pages(folder, use_cpu=training.use_cpu):
-            return
+    is_writer = launch.is_main or (training.save_on_each_node and launch.is_local_main)
+    if is_writer and write_pages(folder, use_cpu=training.use_cpu):
         timeline.end("report")
         with _log_failure(folder / "run.json"):
             write_json(folder / "run.json", {**read_json(folder / "run.json"), "seconds": timeline.seconds})
@@ -28,25 +28,23 @@ def write_pages_of_run(folder: Path, training: TrainingConfig, timeline: Timelin
 
 
 def write_pages(folder: Path, *, use_cpu: bool = False) -> bool:
-    """Write report.html and, of a training run, the model card; return False where the folder has no new results.
+    """Write report.html and, of a training run, the model card; False where the folder has no new results.
 
     Prints the report's path. A failure is a note: the run is done.
     """
     page, scores = folder / "report.html", folder / "metrics.json"
     if page.exists() and page.stat().st_mtime >= scores.stat().st_mtime:
         return False
-    if (folder / "classify.json").exists():  # the folder of an evaluation has no model
+    has_model = (folder / "classify.json").exists()  # the folder of an evaluation has none
+    if has_model:
         with _log_failure(folder / explanations.FILE):
             explanations.write_explanations(folder, use_cpu=use_cpu)
-        with _log_failure(folder / "README.md"):
-            from classify.report.card import write_card
-
-            write_card(folder)
     with _log_failure(page):
-        from classify.report import page as report
-
-        report.write_report(folder)
-        log(f"report: {page}")
+        result = report.result.Result.read(folder)
+        if has_model:
+            with _log_failure(folder / "README.md"):
+                report.card.write_card(result)
+        log(f"report: {report.page.write_report(result)}")
     return True
 
 

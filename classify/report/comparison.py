@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from classify.console import align_columns
 from classify.errors import InputError, list_some
@@ -22,74 +21,52 @@ from classify.report.result import Result
 class ComparedRun:
     """A folder's scores on the shared rows, and the paired test against the first folder; None for the first.
 
-    Its p-value is corrected for the number of folders.
-
-    `gain` is the mean difference of the rows' scores from the first, larger is better. `trained_rows`: of the rows of
-    an evaluation, those that the model was trained on.
+    The test's p-value is corrected for the number of folders. `gain` is the mean difference of the rows' scores from
+    the first, larger is better. An evaluation may hold `trained_rows`, which its model was trained on.
     """
 
     folder: str
     metrics: dict[str, float]
     paired: SignTest | None
-    gain: float = 0.0
     trained_rows: int = 0
+    gain: float = 0.0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared on `rows` shared rows; of further rows that all scored, `relabelled` have different labels.
+    """Runs compared on `rows` shared rows; `relabelled` ones more, which all scored, have different labels.
 
     `unknown` are the labels that some runs lack, by folder.
     """
 
-    runs: tuple[ComparedRun, ...]
     rows: int
     relabelled: int
     unknown: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def metrics(self) -> list[str]:
-        return list(self.runs[0].metrics)
+    runs: tuple[ComparedRun, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """All values."""
-        runs = [
-            {
-                "folder": run.folder,
-                "metrics": run.metrics,
-                "paired": run.paired and asdict(run.paired),
-                "trained_rows": run.trained_rows,
-            }
-            for run in self.runs
-        ]
-        return {"rows": self.rows, "relabelled": self.relabelled, "unknown": self.unknown, "runs": runs}
+        values = asdict(self)
+        return {**values, "runs": [{name: run[name] for name in run if name != "gain"} for run in values["runs"]]}
 
     def lines(self) -> list[str]:
-        """The comparison as a table for a terminal."""
-        rows = [["run", *map(display_name, self.metrics), f"against {self.runs[0].folder}"]]
+        """The comparison as a table for a terminal, with notes on models that may look too good or lack labels."""
+        first, *others = self.runs
+        rows = [["run", *map(display_name, first.metrics), f"against {first.folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
-        corrected = f"; p corrected for {len(self.runs) - 1} comparisons" if len(self.runs) > 2 else ""
-        counted = f"texts: {self.rows} scored by all{self.left_out} (exact sign test; a text counts once{corrected})"
-        return [*align_columns(rows), counted, *(f"note: {note}" for note in self.notes())]
-
-    @property
-    def left_out(self) -> str:
-        """In words how many shared rows have different labels; "" for none."""
-        if not self.relabelled:
-            return ""
         have, are = ("has", "is") if self.relabelled == 1 else ("have", "are")
-        return f"; {self.relabelled} more {have} different labels and {are} left out"
-
-    def notes(self) -> list[str]:
-        """A note for each model that lacks labels, or was trained on rows it is scored on."""
+        left_out = f"; {self.relabelled} more {have} different labels and {are} left out" if self.relabelled else ""
+        corrected = f"; p corrected for {len(others)} comparisons" if len(others) > 1 else ""
         return [
+            *align_columns(rows),
+            f"texts: {self.rows} scored by all{left_out} (exact sign test; a text counts once{corrected})",
             *(
-                f"{folder} does not know {list_some(labels, show=repr)}; rows with such a "
-                "label are compared only if all runs scored them with the same label"
+                f"note: {folder} does not know {list_some(labels, show=repr)}; rows with such a label are compared "
+                "only if all runs scored them with the same label"
                 for folder, labels in self.unknown.items()
             ),
             *(
-                f"the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too good"
+                f"note: the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too "
+                "good"
                 for run in self.runs
                 if run.trained_rows
             ),
@@ -101,21 +78,21 @@ def verdict(run: ComparedRun) -> str:
     if run.paired is None:
         return ""
     better, worse, p = run.paired.better, run.paired.worse, run.paired.p
-    word = "not clearly different" if p >= SURE else "better" if better > worse else "worse"
-    if p < SURE and run.gain and (better > worse) != (run.gain > 0):
-        word = "better on more rows, yet not on average" if better > worse else "worse on more rows, yet not on average"
+    word = "better" if better > worse else "worse"
+    if p >= SURE:
+        word = "not clearly different"
+    elif run.gain and (better > worse) != (run.gain > 0):
+        word += " on more rows, yet not on average"
     return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, {show_p(p)}"
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
-    """Compare result folders. Raises InputError where one cannot be read, tasks differ, or no row is shared."""
-    return compare_results([_read(folder) for folder in folders])
+    """Compare result folders; a text counts once, by its first row.
 
-
-def compare_results(results: Sequence[Result]) -> Comparison:
-    """Compare results. Raises InputError where tasks differ, or no row is shared."""
-    folders, task = [result.folder for result in results], results[0].task
-    labels = list(dict.fromkeys(label for result in results for label in result.task.labels))
+    Raises InputError where a folder cannot be read, tasks differ, or no row is shared.
+    """
+    results = [_read(folder) for folder in folders]
+    task, names = results[0].task, ", ".join(map(str, folders))
     for folder, result in zip(folders, results, strict=True):
         if result.task.name != task.name or not (task.answers.has_labels or result.task.labels == task.labels):
             raise InputError(f"{folder}: it has another task than {folders[0]}; expected runs of the same task.")
@@ -123,44 +100,40 @@ def compare_results(results: Sequence[Result]) -> Comparison:
             raise InputError(
                 f"{folder}: it has no label in common with {folders[0]}; expected runs of the same labels."
             )
-    unknown = {
-        str(folder): missing
-        for folder, result in zip(folders, results, strict=True)
-        if (missing := [label for label in labels if label not in result.task.labels])
-    }
-    indices = [_index_by_text(result) for result in results]
-    shared = [key for key in indices[0] if all(key in index for index in indices)]
+    labels = list(dict.fromkeys(label for result in results for label in result.task.labels))
+    lacking = [[label for label in labels if label not in result.task.labels] for result in results]
+    hashes = [result.rows.hashes.tolist() for result in results]
+    # From the end, so that the first row of a text stays.
+    places = [dict(zip(reversed(one), range(len(one) - 1, -1, -1), strict=True)) for one in hashes]
+    shared = [key for key in dict.fromkeys(hashes[0]) if all(key in index for index in places)]
     if not shared:
-        raise InputError(
-            f"{', '.join(map(str, folders))} scored no text in common; score all on one table: classify evaluate."
-        )
-    rows = np.array([[index[key] for key in shared] for index in indices])
-    targets = [
-        result.task.scores.renumber(result.rows.targets[places], labels)
-        for result, places in zip(results, rows, strict=True)
-    ]
-    same = np.ones(len(shared), dtype=bool)
-    for further in targets[1:]:
-        same &= (further == targets[0]).reshape(len(shared), -1).all(axis=1)
+        raise InputError(f"{names} scored no text in common; score all on one table: classify evaluate.")
+    predicted, targets = [], []
+    for result, index in zip(results, places, strict=True):
+        rows = [index[key] for key in shared]
+        predicted.append(result.task.scores.renumber(result.predicted[rows], labels))
+        targets.append(result.task.scores.renumber(result.rows.targets[rows], labels))
+    same = np.all([(other == targets[0]).reshape(len(shared), -1).all(axis=1) for other in targets], axis=0)
     if not same.any():
         raise InputError(
-            f"{', '.join(map(str, folders))}: no shared row has the same label in all of them; score them on one table "
-            "with classify evaluate."
+            f"{names}: no shared row has the same label in all of them; score them on one table with classify evaluate."
         )
-    runs: list[ComparedRun] = []
-    reference: npt.NDArray[np.float64] | None = None
-    for folder, result, places in zip(folders, results, rows, strict=True):
-        predicted, targets_here = result.task.scores.renumber(result.predicted[places[same]], labels), targets[0][same]
-        scores = task.scores.row_scores(predicted, targets_here)
-        paired = None if reference is None else sign_test(scores, reference)
-        gain = 0.0 if reference is None else float((scores - reference).mean())
-        reference = scores if reference is None else reference
-        trained = result.trained_rows
-        runs.append(ComparedRun(str(folder), task.scores.metrics(predicted, targets_here), paired, gain, trained))
-    tested = [run.paired for run in runs if run.paired is not None]
-    corrected = iter(holm(np.array([paired.p for paired in tested])).tolist())
-    runs = [run if run.paired is None else replace(run, paired=replace(run.paired, p=next(corrected))) for run in runs]
-    return Comparison(tuple(runs), int(same.sum()), int((~same).sum()), unknown)
+    scores = [task.scores.row_scores(values[same], targets[0][same]) for values in predicted]
+    tests = [sign_test(one, scores[0]) for one in scores[1:]]
+    corrected = holm(np.array([test.p for test in tests])).tolist()
+    paired = [SignTest(test.better, test.worse, p) for test, p in zip(tests, corrected, strict=True)]
+    runs = [
+        ComparedRun(
+            str(folder),
+            task.scores.metrics(values[same], targets[0][same]),
+            test,
+            result.trained_rows,
+            float((one - scores[0]).mean()),
+        )
+        for folder, result, values, one, test in zip(folders, results, predicted, scores, [None, *paired], strict=True)
+    ]
+    unknown = {str(folder): missing for folder, missing in zip(folders, lacking, strict=True) if missing}
+    return Comparison(int(same.sum()), int((~same).sum()), unknown, tuple(runs))
 
 
 def _read(folder: Path) -> Result:
@@ -169,10 +142,3 @@ def _read(folder: Path) -> Result:
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}" if folder.is_dir() else "no such folder"
         raise InputError(f"{folder}: expected the output folder of a finished run or evaluation ({reason}).") from None
-
-
-def _index_by_text(result: Result) -> dict[int, int]:
-    index: dict[int, int] = {}
-    for place, key in enumerate(result.rows.hashes.tolist()):
-        index.setdefault(key, place)
-    return index

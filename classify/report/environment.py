@@ -1,12 +1,17 @@
-"""The environment of the report's templates."""
+"""The environment of the report's templates, and how numbers are written in them."""
 
 from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+import shlex
+
+import jinja2
 
 from classify.evaluation.metrics import is_share
+
+# Characters that mean something to Markdown.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 
 
 def count(number: int, noun: str) -> str:
@@ -19,25 +24,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\u00a0%"
 
 
-def show(name: str, value: float) -> str:
-    """The value of a metric: shares in percent, others with three digits."""
-    return percent(value) if is_share(name) else f"{value:.3f}"
-
-
-def show_range(name: str, ends: tuple[float, float]) -> str:
-    """The interval of a metric, e.g. "79.1 to 84.2 %"."""
-    low, high = ends
+def show(name: str, value: float | tuple[float, float]) -> str:
+    """The value of a metric, or its interval ("79.1 to 84.2 %"): shares in percent, others with three digits."""
+    if isinstance(value, float | int):
+        return percent(value) if is_share(name) else f"{value:.3f}"
+    low, high = value
     return f"{100 * low:.1f} to {100 * high:.1f} %" if is_share(name) else f"{low:.3f} to {high:.3f}"
 
 
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
-
-
 @functools.cache
-def templates() -> Any:
-    """The environment of the templates; texts are escaped."""
-    import jinja2
-
+def templates() -> jinja2.Environment:
+    """The environment of the templates; texts are escaped in HTML and SVG."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("classify.report"),
         autoescape=jinja2.select_autoescape(["html", "svg"]),
@@ -45,9 +42,13 @@ def templates() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["md"] = _escape_markdown
-    environment.globals.update(counted=count, percent=percent, show=show, show_range=show_range)
+    environment.filters.update(md=_escape_markdown, python=repr, shell=_quote)
+    environment.globals.update(counted=count, percent=percent, show=show)
     return environment
+
+
+def _quote(path: object) -> str:
+    return shlex.quote(str(path))
 
 
 def _escape_markdown(text: object) -> str:

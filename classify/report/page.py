@@ -1,4 +1,4 @@
-"""Write pages: one file that requests nothing and is readable without JavaScript."""
+"""Write report.html: one file that requests nothing and is readable without JavaScript."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import hashlib
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from classify.files import atomic_write
 from classify.report.environment import templates
@@ -18,26 +17,32 @@ from classify.versions import versions
 FILE = "report.html"
 
 
-def write_report(folder: Path) -> Path:
-    """Write report.html into a result folder, from its files. Raises OSError, ValueError or InputError."""
-    page = render(Result.read(folder))
-    with atomic_write(folder / FILE) as file:
+def write_report(result: Result) -> Path:
+    """Write report.html into the folder of a result. Raises OSError, ValueError or InputError."""
+    page = render(result)
+    with atomic_write(result.folder / FILE) as file:
         file.write(page)
-    return folder / FILE
+    return result.folder / FILE
 
 
 def render(result: Result) -> str:
-    """The page of a result."""
-    parts = [
-        (section, section.context(result)) for section in (SECTIONS[name] for name in result.task.answers.sections)
-    ]
-    return _render(
-        "page.html",
+    """The page of a result, with the style and the script that its policy allows."""
+    sections = [(SECTIONS[name], SECTIONS[name].context(result)) for name in result.task.answers.sections]
+    environment = templates()
+    inline: dict[str, str] = {}
+    for kind, name in {"style": "style.css", "script": "page.js"}.items():
+        inline[kind] = text = environment.loader.get_source(environment, name)[0].strip()  # type: ignore[union-attr]
+        # The hash by which a Content-Security-Policy allows an inline style or script.
+        inline[f"{kind}_hash"] = "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        result=result,
         name=result.folder.name,
         sentences=sentences(result),
         language=result.language,
-        sections=[(section, values) for section, values in parts if values is not None],
+        sections=[(section, values) for section, values in sections if values is not None],
         origin=_describe_origin(result),
+        version=versions()["classify"],
+        **inline,
     )
 
 
@@ -49,28 +54,3 @@ def _describe_origin(result: Result) -> str:
     if not result.is_training:
         return f"{result.model} scored on {data}{day}"
     return f"trained on {data} from {result.run['config']['model']['model']}{day}"
-
-
-def _render(template: str, **values: Any) -> str:
-    """A page with the style and the script that its policy allows."""
-    style, script = (str(templates().loader.get_source(templates(), name)[0]).strip() for name in _SOURCES)
-    return str(
-        templates()
-        .get_template(template)
-        .render(
-            **values,
-            style=style,
-            script=script,
-            style_hash=_policy_hash(style),
-            script_hash=_policy_hash(script),
-            version=versions()["classify"],
-        )
-    )
-
-
-_SOURCES = ("style.css", "page.js")
-
-
-def _policy_hash(text: str) -> str:
-    """The hash by which a Content-Security-Policy allows an inline style or script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

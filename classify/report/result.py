@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,58 +24,74 @@ from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.explanations import read_explanations
 from classify.report.environment import count
 from classify.tables.table import Table
+from classify.tables.texts import TextColumns
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 
 # Precisions for which a threshold is reported.
 PRECISIONS = (0.9, 0.95, 0.98, 0.99)
+# Percent below which a precision is not worth a threshold.
+_LEAST_PRECISION = 50
 
 
 @dataclass(frozen=True)
 class Result:
-    """The files of a finished run, or of an evaluation of the `model` of a run."""
+    """The files of a finished run, or of an evaluation of the `model` of a run.
+
+    Scores and rows are of texts that the model was not trained on, unless it was trained on all of them: `left_out` are
+    the rows that are not here, and `places` (rows,) says where the others stand in predictions.csv.
+    """
 
     folder: Path
     model: Path
     settings: dict[str, Any]  # classify.json of the model
     metrics: Mapping[str, Any]
+    scores: Mapping[str, Any]  # of the test split, or validation where there is none
+    majority: Mapping[str, Any]
+    baseline: Mapping[str, Any] | None
     run: Mapping[str, Any]
     log: tuple[Mapping[str, Any], ...]
     rows: ScoredRows
+    places: npt.NDArray[np.int64]
+    left_out: int
     table: Table  # predictions.csv
+    columns: TextColumns
     texts: tuple[str, ...]
     task: Task
 
-    places: npt.NDArray[np.int64]  # of these rows in predictions.csv
-
     @classmethod
     def read(cls, folder: Path) -> Result:
-        """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged.
-
-        Rows whose text the model was trained on are left out, unless all are: a report is about new texts.
-        """
+        """Read a folder. Raises OSError, ValueError or InputError where a file is missing or damaged."""
         metrics = read_json(folder / "metrics.json")
         model = Path(metrics.get("model", folder))
         settings = read_settings(str(model))
-        table = read_predictions(folder)
-        rows = ScoredRows.read(folder)
-        places = np.arange(len(rows.targets))
-        if rows.trained is not None and not rows.trained.all():
-            places = np.flatnonzero(~rows.trained)
-            table, rows = replace(table, arrow=table.arrow.take(places)), rows.take(places)
-        columns = [table.column(name) for name in trained_texts(metrics.get("texts", settings)).named]
+        table, every = read_predictions(folder), ScoredRows.read(folder)
+        places = every.unseen
+        if len(places) < len(table):
+            table = replace(table, arrow=table.arrow.take(places))
+        columns = trained_texts(metrics.get("texts", settings))
+        cells = zip(*(table.column(name) for name in columns.named), strict=True)
+        scores, majority, baseline = (
+            entry and {**entry, **entry.get("unseen", {})}
+            for entry in (metrics["test"] or metrics["eval"], metrics["majority"], metrics["baseline"])
+        )
         return cls(
-            folder,
-            model,
-            settings,
-            metrics,
-            read_json(folder / "run.json"),
-            _read_log(folder / "train_log.jsonl"),
-            rows,
-            table,
-            tuple(" · ".join(cells) for cells in zip(*columns, strict=True)),
-            trained_task(str(model)),
-            places,
+            folder=folder,
+            model=model,
+            settings=settings,
+            metrics=metrics,
+            scores=scores,
+            majority=majority,
+            baseline=baseline,
+            run=read_json(folder / "run.json"),
+            log=_read_log(folder / "train_log.jsonl"),
+            rows=every.take(places),
+            places=places,
+            left_out=len(every.targets) - len(places),
+            table=table,
+            columns=columns,
+            texts=tuple(map(" · ".join, cells)),
+            task=trained_task(str(model)),
         )
 
     @property
@@ -93,55 +109,30 @@ class Result:
         shares = self.settings.get("languages", {}) if self.is_training else {}
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
-    @functools.cached_property
-    def thresholds(self) -> list[Threshold]:
-        """The thresholds of confidence for the `PRECISIONS` that can be reached."""
-        return self.find_thresholds(PRECISIONS)
-
-    def find_thresholds(self, precisions: Iterable[float]) -> list[Threshold]:
-        """The thresholds of confidence for those of the `precisions` that can be reached."""
-        rows = self.independent
-        confidence, right = self.probabilities.max(axis=1)[rows], (self.predicted == self.rows.targets)[rows]
-        found = (find_threshold(confidence, right, precision) for precision in precisions)
-        return [one for one in found if one is not None]
-
-    @property
-    def reads_pairs(self) -> bool:
-        return trained_texts(self.settings).pair is not None
-
     @property
     def other_columns(self) -> dict[str, list[str]]:
-        texts = trained_texts(self.metrics.get("texts", self.settings)).named
         labels = (*self.settings.get("label_columns", ()), self.metrics.get("label_column"))
-        used = {*texts, *labels, *self.task.answers.columns(), FOLD_COLUMN, COLUMN}
+        used = {*self.columns.named, *labels, *self.task.answers.columns(), FOLD_COLUMN, COLUMN}
         return {name: self.table.column(name) for name in self.table.columns if name not in used}
 
     @functools.cached_property
-    def training_scores(self) -> Mapping[str, Any]:
-        metrics = read_json(self.model / "metrics.json")
-        return dict(metrics["test"] or metrics["eval"])
+    def thresholds(self) -> list[Threshold]:
+        """The thresholds of confidence for the `PRECISIONS` that can be reached."""
+        return list(self._find_thresholds(PRECISIONS))
 
-    @property
-    def scores(self) -> Mapping[str, Any]:
-        """The metrics of the rows: of the test split, or validation where there is none."""
-        return self._of_rows(self._scores)
+    @functools.cached_property
+    def best_threshold(self) -> Threshold | None:
+        """The threshold that accepts most of `thresholds`; else that of the highest precision that can be reached."""
+        if self.thresholds:
+            return max(self.thresholds, key=lambda one: one.accepted)
+        lower = (least / 100 for least in range(round(100 * PRECISIONS[0]) - 1, _LEAST_PRECISION, -1))
+        return next(self._find_thresholds(lower), None)
 
-    @property
-    def _scores(self) -> Mapping[str, Any]:
-        scores: Mapping[str, Any] = self.metrics["test"] or self.metrics["eval"]
-        return scores
-
-    def _of_rows(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An entry of metrics.json with the metrics of the rows that the model was not trained on."""
-        return {**entry, **entry.get("unseen", {})}
-
-    @property
-    def majority(self) -> Mapping[str, Any]:
-        return self._of_rows(self.metrics["majority"])
-
-    @property
-    def baseline(self) -> Mapping[str, Any] | None:
-        return self.metrics["baseline"] and self._of_rows(self.metrics["baseline"])
+    def _find_thresholds(self, precisions: Iterable[float]) -> Iterator[Threshold]:
+        rows = self.independent
+        right = (self.predicted == self.rows.targets)[rows]
+        found = (find_threshold(self.confidence[rows], right, precision) for precision in precisions)
+        return filter(None, found)
 
     @functools.cached_property
     def independent(self) -> npt.NDArray[np.int64]:
@@ -155,27 +146,18 @@ class Result:
         return {numbers[row]: one for row, one in read_explanations(self.folder).items() if row in numbers}
 
     @property
-    def folds(self) -> int:
-        return int(self.scores.get("folds", 0))
-
-    @property
     def scored(self) -> str:
         """How many rows were scored, and which, e.g. "200 test rows"."""
         rows = self.scores["rows"]
-        chosen = ", on which the thresholds were chosen, too" if self.scores.get("thresholds") == SCORED_ROWS else ""
         if method := self.scores.get("method"):
             return f"{count(rows, 'row')} by {method}"
-        if not self.is_training:
-            return count(rows, "row") + self._left_out
-        return count(rows, "test row" if self.metrics["test"] else "validation row") + chosen + self._left_out
-
-    @property
-    def _left_out(self) -> str:
-        """In words that rows were trained on; "" where none was, or all."""
-        if "unseen" not in self._scores:
-            return ""
-        seen = int(self._scores["rows"]) - int(self.scores["rows"])
-        return f", without {count(seen, 'row')} whose text was trained on"
+        split = "row" if not self.is_training else "test row" if self.metrics["test"] else "validation row"
+        chosen = self.is_training and self.scores.get("thresholds") == SCORED_ROWS
+        return (
+            count(rows, split)
+            + (", on which the thresholds were chosen, too" if chosen else "")
+            + (f", without {count(self.left_out, 'row')} whose text was trained on" if self.left_out else "")
+        )
 
     def score_row(self, name: str) -> dict[str, Any]:
         """A metric with its interval, beside the baseline's and that of the most frequent label."""
@@ -191,6 +173,11 @@ class Result:
     def probabilities(self) -> npt.NDArray[np.float64]:
         """(rows, outputs) the calibrated probabilities, or (rows, 1) scores."""
         return self.task.answers.probabilities(self.rows.logits)
+
+    @functools.cached_property
+    def confidence(self) -> npt.NDArray[np.float64]:
+        """(rows,) the largest probability."""
+        return np.asarray(self.probabilities.max(axis=1))
 
     @functools.cached_property
     def predicted(self) -> npt.NDArray[Any]:

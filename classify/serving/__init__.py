@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 from typing import Any
+
+from classify import prediction
 
 
 def is_loopback(host: str) -> bool:
@@ -21,6 +24,7 @@ def is_loopback(host: str) -> bool:
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from classify.serving.app import app_from_environment
+    from classify.serving.app import make_app
 
-    return app_from_environment()
+    predictor = prediction.predictor.load_classifier(os.environ["CLASSIFY_MODEL"], use_cpu=True)
+    return make_app(predictor, os.environ.get("CLASSIFY_TOKEN") or None)

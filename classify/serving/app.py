@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hmac
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
@@ -22,20 +21,20 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.requests import ClientDisconnect
 
 from classify.files import read_json
-from classify.prediction.predictor import Predictor, load_classifier
+from classify.prediction.predictor import Predictor
 from classify.serving import is_loopback
 from classify.serving.batching import Batcher, QueueFullError
 from classify.tables.table import replace_surrogates
 from classify.versions import __version__, versions
 
-# Variables that name the model and the token of a server that `classify serve` did not start.
-MODEL, TOKEN = "CLASSIFY_MODEL", "CLASSIFY_TOKEN"
 # Rows computed at a time; more would make a request of one row wait longer.
 BATCH_ROWS = 256
 # Rows whose time an explanation takes, about, so that it counts as many in the queue.
 EXPLANATION_ROWS = 64
 # Words that an explanation lists.
 WORDS = 12
+# Limits that keep one client from taking the memory or the time of all: texts of a request, characters of a text,
+# bytes of a body, and texts that wait in all.
 MOST_TEXTS = 1_000
 MOST_CHARACTERS = 100_000
 MOST_BYTES = 8 << 20
@@ -46,23 +45,14 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 _JSON = "application/json"
 
 
-def _clean(text: Any) -> Any:
-    """Replace lone surrogates, which JSON may hold and no tokenizer takes."""
+def _check_text(text: Any) -> Any:
+    """Refuse a blank text, and replace lone surrogates, which JSON may hold and no tokenizer takes."""
+    if isinstance(text, str) and not text.strip():
+        raise ValueError("the text is empty")
     return replace_surrogates(text) if isinstance(text, str) else text
 
 
-def _refuse_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("the text is empty")
-    return text
-
-
-Text = Annotated[
-    str,
-    pydantic.Field(max_length=MOST_CHARACTERS),
-    pydantic.AfterValidator(_refuse_blank),
-    pydantic.BeforeValidator(_clean),
-]
+Text = Annotated[str, pydantic.Field(max_length=MOST_CHARACTERS), pydantic.BeforeValidator(_check_text)]
 
 
 class _Options(pydantic.BaseModel):
@@ -108,25 +98,6 @@ class Word(pydantic.BaseModel):
     score: float
 
 
-class Metrics:
-    """The counters of one process, in Prometheus's registry."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter("classify_requests", "requests by status", ["status"], registry=self.registry)
-        self.rows = Counter("classify_rows", "texts predicted", registry=self.registry)
-        self.seconds = Histogram("classify_request_seconds", "seconds to an answer", registry=self.registry)
-        self.batches = Histogram(
-            "classify_batch_rows", "texts of a batch", registry=self.registry, buckets=[2**n for n in range(11)]
-        )
-        self.waiting = Gauge("classify_waiting_rows", "texts that wait", registry=self.registry)
-
-
-def app_from_environment() -> FastAPI:
-    """Make the application for a server of workers, with the model and the token that the environment names."""
-    return make_app(load_classifier(os.environ[MODEL], use_cpu=True), os.environ.get(TOKEN) or None)
-
-
 def make_app(
     predictor: Predictor,
     token: str | None = None,
@@ -138,24 +109,26 @@ def make_app(
     Without one it answers only requests to this machine's own address, as JSON: a browser sends neither for a page
     of another site. An idle server waits `wait` seconds for more texts. `on_start` is called when requests are taken.
     """
-    counted = Metrics()
+    registry = CollectorRegistry()  # of its own: a process may make the application twice
+    requests = Counter("classify_requests", "requests by status", ["status"], registry=registry)
+    counted = Counter("classify_rows", "texts predicted", registry=registry)
+    seconds = Histogram("classify_request_seconds", "seconds to an answer", registry=registry)
+    sizes = Histogram("classify_batch_rows", "texts of a batch", registry=registry, buckets=[2**n for n in range(11)])
+    waiting = Gauge("classify_waiting_rows", "texts that wait", registry=registry)
     batcher = Batcher(
         lambda texts: np.column_stack([part for part in predictor.predict(texts) if part is not None]),
         most_rows=BATCH_ROWS,
         wait=wait,
         longest=MOST_WAITING_ROWS,
-        on_batch=counted.batches.observe,
+        on_batch=sizes.observe,
     )
-    counted.waiting.set_function(lambda: batcher.waiting_rows)
-    stops = False
+    waiting.set_function(lambda: batcher.waiting_rows)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        nonlocal stops
         task = asyncio.create_task(batcher.run())
         on_start(batcher)
         yield
-        stops = True
         task.cancel()
 
     app = FastAPI(title="classify", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -169,38 +142,38 @@ def make_app(
             status = response.status_code
         finally:
             if request.url.path == "/predict":
-                counted.seconds.observe(time.perf_counter() - begin)
-            counted.requests.labels(status).inc()
+                seconds.observe(time.perf_counter() - begin)
+            requests.labels(status).inc()
         return response
+
+    @app.exception_handler(QueueFullError)
+    async def refuse(_: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": "too many texts wait; try again"}, 429, {"Retry-After": "1"})
 
     def check_token(request: Request) -> None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if token is None:
-            return
         # The bytes of a header, which starlette decodes as latin-1.
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode("latin-1"), token.encode()):
+        is_right = token is None or hmac.compare_digest(given.encode("latin-1"), token.encode())
+        if token is not None and not (scheme.lower() == "bearer" and is_right):
             raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
     secured = [Depends(check_token)]
     kind: type[Texts | Pairs] = Pairs if predictor.texts.pair is not None else Texts
     schema = {"requestBody": {"required": True, "content": {_JSON: {"schema": kind.model_json_schema()}}}}
     refused: dict[int | str, dict[str, Any]] = {
-        code: {"description": words}
-        for code, words in (
-            (401, "no token, or a wrong one"),
-            (408, "the body did not come in time"),
-            (413, "too large"),
-            (422, "not understood"),
-            (429, "too many texts wait; try again after Retry-After seconds"),
-        )
+        401: {"description": "no token, or a wrong one"},
+        408: {"description": "the body did not come in time"},
+        413: {"description": "too large"},
+        422: {"description": "not understood"},
+        429: {"description": "too many texts wait; try again after Retry-After seconds"},
     }
 
     @app.post("/predict", dependencies=secured, openapi_extra=schema, responses=refused, response_model=Answer)
     async def predict(request: Request) -> Response:
         """Predict texts."""
         body = await _read(request, kind)
-        rows = await _queue(batcher.predict(body.texts))
-        counted.rows.inc(len(body.texts))
+        rows = await batcher.predict(body.texts)
+        counted.inc(len(body.texts))
 
         def write() -> bytes:  # a thousand texts of a thousand classes take a second, in which others want answers
             predictions = describe(predictor, rows, body.top_k, body.min_confidence)
@@ -212,7 +185,7 @@ def make_app(
     async def explain(request: Request) -> list[Word]:
         """List the words of the first text that raise or lower the logit of its predicted label most."""
         text = (await _read(request, kind)).texts[0]
-        words = await _queue(batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS))
+        words = await batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS)
         ranked = sorted(words, key=lambda word: -abs(word.score))[:WORDS]
         return [Word(word=word.word, score=word.score) for word in ranked]
 
@@ -221,32 +194,31 @@ def make_app(
         """Answer while the process lives."""
         return {"status": "ok"}
 
-    @app.api_route("/ready", methods=["GET", "HEAD"], responses={503: {"description": "the server ends"}})
-    async def ready() -> JSONResponse:
-        """Answer 200 while requests are taken, else 503."""
-        return JSONResponse({"ready": not stops}, 503 if stops else 200)
+    @app.api_route("/ready", methods=["GET", "HEAD"])
+    async def ready() -> dict[str, bool]:
+        """Answer while requests are taken: from when the model is loaded until the server ends."""
+        return {"ready": True}
 
     @app.get("/model", dependencies=secured)
     async def model() -> dict[str, Any]:
         """Describe the model: task, labels, scores of its run, versions."""
-        scores: Any = None
+        scores: dict[str, Any] = {"test": None, "eval": None}  # a folder may have been copied without them
         with contextlib.suppress(OSError, ValueError):
             scores = read_json(Path(predictor.folder) / "metrics.json")
-            scores = scores["test"] or scores["eval"]
         return {
             "task": predictor.task.name,
             "labels": predictor.labels,
             "pairs": predictor.texts.pair is not None,
             "max_length": predictor.settings["max_length"],
             "precision": predictor.precision,
-            "scores": scores,
+            "scores": scores["test"] or scores["eval"],
             "versions": versions(),
         }
 
     @app.get("/metrics", dependencies=secured, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """The counters, in Prometheus's format."""
-        return Response(generate_latest(counted.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> HTMLResponse:
@@ -289,14 +261,6 @@ async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:
         raise HTTPException(422, f"body: invalid JSON ({error})") from None
 
 
-async def _queue(answer: Any) -> Any:
-    """Wait for an answer of the queue. Raises HTTPException where that is full."""
-    try:
-        return await answer
-    except QueueFullError:
-        raise HTTPException(429, "too many texts wait; try again", {"Retry-After": "1"}) from None
-
-
 def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
     """The predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
     task, answers = predictor.task, list[Prediction]()
@@ -305,10 +269,11 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
     shares: Sequence[Any] = [None] * len(rows) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):
         by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
-        confidence, is_rejected = float(row.max()) if task.answers.has_confidence else None, value not in task.labels
-        accepted = None if min_confidence is None or confidence is None else confidence >= min_confidence
-        if share is not None and is_rejected:
-            confidence, accepted = 1 - share, None if min_confidence is None else False
+        is_rejected = share is not None and value not in task.labels
+        confidence = None if not task.answers.has_confidence else 1 - share if is_rejected else float(row.max())
+        accepted = None
+        if min_confidence is not None and confidence is not None:
+            accepted = not is_rejected and confidence >= min_confidence
         answers.append(
             Prediction(
                 prediction=value,

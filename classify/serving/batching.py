@@ -99,7 +99,8 @@ class Batcher:
                     if not request.answer.done():
                         request.answer.set_exception(error)
                 continue
-            for request, part in zip(batch, _split(rows, batch), strict=True):
+            ends = np.cumsum([len(request.texts) for request in batch])
+            for request, part in zip(batch, np.split(rows, ends[:-1]), strict=True):
                 if not request.answer.done():  # its client may have left
                     request.answer.set_result(part)
 
@@ -114,7 +115,3 @@ class Batcher:
         if not self._queue:
             self._came.clear()
         return batch
-
-
-def _split(rows: Rows, batch: Sequence[_Request]) -> list[Rows]:
-    return np.split(rows, np.cumsum([len(request.texts) for request in batch])[:-1])

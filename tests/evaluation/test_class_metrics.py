@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, matthews_corrcoef, top_k_accuracy_score
 
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError
-from classify.evaluation.metrics import Scores, regression_metrics
+from classify.evaluation.metrics import Scores
 from classify.tasks import regression, single_label
 from classify.tasks.base import Task
 
@@ -32,16 +31,6 @@ def test_glue_scores_of_two_classes() -> None:
     assert scores["mcc"] == pytest.approx(matthews_corrcoef(targets, predicted))
 
 
-def test_glue_scores_of_numbers() -> None:
-    """STS-B: Pearson's and Spearman's correlation."""
-    draw = np.random.default_rng(0)
-    targets = draw.integers(6, size=100).astype(np.float32)
-    predicted = targets + draw.normal(size=100)
-    result = regression_metrics(predicted, targets)
-    assert result["pearson"] == pytest.approx(pearsonr(predicted, targets)[0])
-    assert result["spearman"] == pytest.approx(spearmanr(predicted, targets)[0])
-
-
 def test_many_classes() -> None:
     _, scores, logits, targets = score([f"class {number:02}" for number in range(30)], rows=600)
     predicted = logits.argmax(axis=1)
@@ -54,9 +43,7 @@ def test_many_classes() -> None:
 @pytest.mark.parametrize("labels", [["a", "b"], ["a", "b", "c"], [str(n) for n in range(30)], ["1", "2", "3"]])
 def test_each_may_select_the_weights(labels: list[str]) -> None:
     task, scores, _, _ = score(labels)
-    assert set(task.scores.selection) == set(scores.values), (
-        "the names that --metric-for-best-model takes are those computed"
-    )
+    assert set(task.scores.selection) == set(scores.values), "--metric-for-best-model takes what is computed"
     for name in task.scores.selection:
         task.check_settings(TrainingConfig(metric_for_best_model=name))
     with pytest.raises(InputError, match="macro_f1, accuracy"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classify.evaluation.conformal import find_limit
+from classify.evaluation.automation import find_limit
 from classify.evaluation.metrics import softmax
 from classify.tasks import regression, single_label
 

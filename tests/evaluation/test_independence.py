@@ -28,7 +28,7 @@ ACCURACY, CLASSES = 0.75, 4
 
 
 def draw_copies(seed: int, rows: int, repeated: float) -> tuple[Any, Any, Any]:
-    """Return texts (rows,), of which a share repeats 100 ones, their targets, and predictions: 75 % right, by text."""
+    """Texts (rows,), of which a share repeats 100 ones, their targets, and predictions: 75 % right, by text."""
     draw = np.random.default_rng(seed)
     texts = np.where(draw.random(rows) < repeated, draw.integers(0, 100, rows), 1000 + np.arange(rows))
     number = np.unique(texts, return_inverse=True)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, f1_score, jaccard_score, roc_auc_score
 
 from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
@@ -106,8 +107,7 @@ def test_label_sets_are_alike_by_their_common_share() -> None:
 
 
 def test_scores_are_scipys() -> None:
-    from scipy.stats import pearsonr, spearmanr
-
+    """Pearson's and Spearman's correlation are GLUE's scores of STS-B."""
     draw = np.random.default_rng(0)
     targets = draw.normal(size=100)
     predicted = targets + draw.normal(size=100)

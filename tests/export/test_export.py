@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import importlib
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from tests.support.tasks import CASES
 
 onnx = pytest.importorskip("onnx", reason="the extra export is not installed")
 pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+TARGETS = importlib.import_module("classify.export.write").TARGETS
 
 # The texts that docs/deploy.md shows.
 SHOWN = ["PIN is blocked", "where is my parcel?"]
@@ -56,7 +58,7 @@ def sample_of(targets: Any, logits: Any) -> Sample:
 
 
 def compare(run: Path, exported: Path, texts: list[Any]) -> float:
-    """Return the largest difference of a probability, or score."""
+    """The largest difference of a probability, or score."""
     with load_classifier(str(run), use_cpu=True) as one, load_classifier(str(exported)) as other:
         return float(np.abs(one.probabilities(texts) - other.probabilities(texts)).max())
 
@@ -130,7 +132,7 @@ def test_prediction_needs_no_torch(exported: Path) -> None:
 
 
 def snippet(language: str) -> str:
-    """Return what docs/deploy.md shows in a language."""
+    """What docs/deploy.md shows in a language."""
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     (shown,) = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return str(shown)
@@ -213,19 +215,17 @@ def test_eight_bits(finished: Path, table: Path, tmp_path: Path) -> None:
 )
 def test_eight_bits_are_refused_for_a_fall_that_is_no_chance(rows: int, worse: int, refused: bool) -> None:
     """One of 40 rows is more than two points of accuracy, but says nothing."""
-    from classify.export.onnx_int8 import ONNXInt8
-
     targets = np.arange(rows) % 2
     good = np.eye(2, dtype=np.float32)[targets] * 4
     bad = good.copy()
     bad[:worse] = good[:worse, ::-1]
     task = single_label.make(["a", "b"])
     check = Check.compare(task, sample_of(targets, good), bad)
-    assert (ONNXInt8().find_fault(check, task) is not None) == refused
+    assert (TARGETS["onnx-int8"].find_fault(check, task) is not None) == refused
 
 
 def damaged(exported: Path, folder: Path, change: Callable[[Path], object]) -> Path:
-    """Return a copy of an exported folder with something wrong."""
+    """A copy of an exported folder with something wrong."""
     folder.mkdir()
     for file in exported.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
@@ -275,7 +275,7 @@ def test_a_full_disk_is_one_line(finished: Path, tmp_path: Path, capsys: Any, mo
     monkeypatch.setattr("classify.export.write.write_json", refuse)
     assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "onnx: nothing was written: No space left on device" in line
+    assert "onnx: nothing was written (No space left on device)" in line
     assert not list(tmp_path.iterdir())
 
 

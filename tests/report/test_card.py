@@ -11,6 +11,7 @@ from huggingface_hub.utils import filter_repo_objects
 
 import classify
 from classify.report.card import write_card
+from classify.report.result import Result
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import ROOT
@@ -24,7 +25,7 @@ def test_the_metadata_is_valid_and_the_scores_are_those_of_the_run(
 ) -> None:
     case = CASES[name]
     out = train(make_config(model_folder, case.write(tmp_path / "my.csv"), tmp_path / "out", folds=0, **case.options))
-    card = ModelCard.load(write_card(out))
+    card = ModelCard.load(write_card(Result.read(out)))
     assert card.data.pipeline_tag == "text-classification"
     metrics = read_json(out / "metrics.json")["test"]
     results = card.data.eval_results
@@ -40,7 +41,7 @@ def test_the_metadata_is_valid_and_the_scores_are_those_of_the_run(
 def test_labels_are_inert_in_markdown(model_folder: Path, tmp_path: Path) -> None:
     rows = [(text, f"<script>*{label}*|`x`\n# y") for text, label in tiny.table_rows(60)]
     out = train(make_config(model_folder, tiny.write_table(tmp_path / "my.csv", rows), tmp_path / "out", folds=0))
-    text = write_card(out).read_text()
+    text = write_card(Result.read(out)).read_text()
     assert "<script>" not in text
     assert "\\<script\\>\\*card\\*\\|\\`x\\` \\# y" in text
 
@@ -50,7 +51,7 @@ def test_the_pipeline_is_no_equal_where_it_reads_less(
     model_folder: Path, table: Path, tmp_path: Path, policy: str, differs: bool
 ) -> None:
     config = make_config(model_folder, table, tmp_path / "out", long_texts=policy, max_steps=1)
-    assert ("the pipeline reads only the first" in write_card(train(config)).read_text()) == differs
+    assert ("the pipeline reads only the first" in write_card(Result.read(train(config))).read_text()) == differs
 
 
 def test_the_documented_upload_takes_the_model_alone(model_folder: Path, table: Path, tmp_path: Path) -> None:
@@ -74,5 +75,5 @@ def test_the_documented_upload_takes_the_model_alone(model_folder: Path, table: 
 
 def test_the_card_names_how_the_rows_were_scored(model_folder: Path, table: Path, tmp_path: Path) -> None:
     out = train(make_config(model_folder, table, tmp_path / "out", folds=2, num_train_epochs=0.0))
-    results = ModelCard.load(write_card(out)).data.eval_results
+    results = ModelCard.load(write_card(Result.read(out))).data.eval_results
     assert {result.dataset_split for result in results} == {"2-fold cross-validation"}

@@ -8,23 +8,22 @@ from html import unescape
 import numpy as np
 
 from classify.report import charts
+from classify.report.charts import Series
 
 
 def texts_of(svg: str) -> list[str]:
-    """Return the texts of a drawing."""
+    """The texts of a drawing."""
     return [unescape(text.strip()) for text in re.findall(r"<text[^>]*>(.*?)</text>", svg, flags=re.S)]
 
 
-def test_reliability_names_what_it_shows() -> None:
+def test_axes_and_series_are_named() -> None:
     bins = np.array([0.1, 0.9]), np.array([0.2, 0.8])
-    one, two = charts.reliability(None, bins), charts.reliability(bins, bins)
-    assert {"confidence in %", "accuracy in %"} <= set(texts_of(one))
-    assert "as saved" not in texts_of(one), "there is nothing to tell it from"
-    assert {"before temperature", "as saved"} <= set(texts_of(two))
+    drawn = charts.plot_square([Series("before", *bins), Series("after", *bins)], x="confidence", y="accuracy")
+    assert {"confidence", "accuracy", "before", "after"} <= set(texts_of(drawn))
 
 
 def test_higher_values_are_drawn_higher_and_later_ones_further_right() -> None:
-    drawn = charts.lines([("loss", np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 5.0]))], x="step", y="loss")
+    drawn = charts.plot([Series("", np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 5.0]))], x="step", y="loss")
     points = [(float(x), float(y)) for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawn)]
     assert len(points) == 3
     assert [x for x, _ in points] == sorted(x for x, _ in points)

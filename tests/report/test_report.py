@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import shlex
+import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from classify.commands import load_command
 from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.report.environment import show
-from classify.report.page import write_report
+from classify.report.page import render, write_report
 from classify.report.result import Result
+from classify.report.sections import confusion
+from classify.tasks import single_label
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.processes import ROOT, run_python
 from tests.support.runs import make_config, read_json
 from tests.support.tasks import CASES, Case
 
@@ -52,6 +54,10 @@ class Page(HTMLParser):
         self.text += data
 
 
+def page_of(folder: Path) -> str:
+    return write_report(Result.read(folder)).read_text()
+
+
 @pytest.fixture(scope="module", params=CASES)
 def run(request: pytest.FixtureRequest, model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of each task."""
@@ -61,7 +67,7 @@ def run(request: pytest.FixtureRequest, model_folder: Path, tmp_path_factory: py
 
 
 def test_it_says_what_the_metrics_say(run: Path) -> None:
-    text = write_report(run).read_text()
+    text = page_of(run)
     page, metrics = Page(text), read_json(run / "metrics.json")
     task = Result.read(run).task
     name = task.scores.share or task.scores.primary
@@ -77,7 +83,7 @@ def test_it_says_what_the_metrics_say(run: Path) -> None:
 
 
 def test_its_commands_are_those_of_the_program(run: Path) -> None:
-    lines = re.findall(r"^classify ([a-z]+ --model .*)$", Page(write_report(run).read_text()).text, re.MULTILINE)
+    lines = re.findall(r"^classify ([a-z]+ --model .*)$", Page(page_of(run)).text, re.MULTILINE)
     names = {line.split()[0] for line in lines}
     assert names >= {"predict", "evaluate", "serve", "export"}
     for line in lines:
@@ -88,7 +94,7 @@ def test_its_commands_are_those_of_the_program(run: Path) -> None:
 
 
 def test_nothing_is_requested_and_the_policy_allows_only_what_is_there(run: Path) -> None:
-    text = write_report(run).read_text()
+    text = page_of(run)
     page = Page(text)
     policy = next(a["content"] or "" for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
@@ -113,10 +119,9 @@ def test_the_scored_rows_are_those_of_the_predictions(run: Path) -> None:
     own = result.task.scores.row_scores(result.predicted, result.rows.targets)
     other = result.task.scores.row_scores(result.rows.baseline, result.rows.targets)
     paired = metrics["baseline"]["paired"]
-    baseline = metrics["baseline"][result.task.scores.row_metric]
-    assert abs(own.mean() - other.mean()) == pytest.approx(
-        abs(metrics["test"][result.task.scores.row_metric] - baseline)
-    )
+    name = result.task.scores.row_metric
+    gain = abs(metrics["test"][name] - metrics["baseline"][name])
+    assert abs(own.mean() - other.mean()) == pytest.approx(gain)
     assert (paired["better"], paired["worse"]) == (int((own > other).sum()), int((own < other).sum()))
 
 
@@ -142,26 +147,9 @@ def test_texts_carry_their_language(model_folder: Path, table: Path, tmp_path: P
         ({"unclear": 1.0}, {None}),
     ):
         (folder / "classify.json").write_text(json.dumps({**settings, "languages": shares}))
-        cells = [attributes for tag, attributes in Page(write_report(folder).read_text()).tags if tag == "td"]
+        cells = [attributes for tag, attributes in Page(page_of(folder)).tags if tag == "td"]
         texts = [attributes.get("lang") for attributes in cells if attributes.get("class") == "text sample"]
         assert expected <= set(texts) <= {*expected, None}
-
-
-@pytest.mark.slow
-def test_nothing_of_the_report_is_imported_before_training_ends(
-    model_folder: Path, table: Path, tmp_path: Path
-) -> None:
-    code = (
-        "import sys; from classify.config import DataConfig, ModelConfig, RunConfig, TrainingConfig\n"
-        "from classify.training.run import train\n"
-        f"config = RunConfig(DataConfig(data={str(table)!r}), ModelConfig(model={str(model_folder)!r}),\n"
-        "    TrainingConfig(use_cpu=True, num_train_epochs=1, max_steps=1, output_dir='out', report_to='none'))\n"
-        "train(config)\n"
-        "print([name for name in sys.modules if name.startswith('classify.report')])"
-    )
-    done = run_python(tmp_path, "-c", code, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_failure_is_a_note(
@@ -175,29 +163,10 @@ def test_a_failure_is_a_note(
     assert "report.html is not written (ValueError: no pixels left)" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_words_that_cannot_be_found_cost_no_report(
-    model_folder: Path, table: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr("classify.prediction.pytorch.load", fail)
-    assert main(train_words(table, model_folder, tmp_path / "out")) == 0
-    assert "explanations.json is not written (MemoryError: no room)" in capsys.readouterr().out
-    assert (tmp_path / "out" / "report.html").exists()
-    assert (tmp_path / "out" / "README.md").exists()
-
-
 def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
     """20,000 rows of 150 classes: below 1 MB."""
     if Result.read(run).task.name != "single_label":
         pytest.skip("one task does")
-    import dataclasses
-
-    from classify.report.page import render
-    from classify.tasks import single_label
-
     draw = np.random.default_rng(0)
     targets = draw.integers(150, size=20_000)
     logits = draw.normal(size=(20_000, 150)).astype(np.float32)
@@ -210,7 +179,7 @@ def test_many_classes_and_rows_stay_small(run: Path, tmp_path: Path) -> None:
         task=task,
         rows=ScoredRows(np.arange(20_000, dtype=np.uint64), targets, logits, None, None),
         texts=("a long text " * 50,) * 20_000,
-        metrics={**result.metrics, "test": scores},
+        scores=scores,
     )
     assert len(render(result).encode()) < 1 << 20
 
@@ -219,12 +188,6 @@ def test_the_confusions_of_ten_thousand_classes_take_little_memory(run: Path) ->
     """The matrix of all would take gigabytes."""
     if Result.read(run).task.name != "single_label":
         pytest.skip("one task does")
-    import dataclasses
-    import tracemalloc
-
-    from classify.report.sections import confusion
-    from classify.tasks import single_label
-
     targets = np.arange(20_000) % 10_000
     predicted = np.where(np.arange(20_000) % 4, targets, (targets + 1) % 10_000)
     rows = ScoredRows(np.arange(20_000, dtype=np.uint64), targets, np.zeros((20_000, 1), np.float32), predicted, None)

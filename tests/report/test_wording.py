@@ -34,7 +34,7 @@ def test_an_evaluation_of_one_row(trained: Path, tmp_path: Path) -> None:
     path, out = tiny.write_table(tmp_path / "one.csv", [(result.texts[row], wrong)]), tmp_path / "e"
     words = ["evaluate", "--model", str(trained), "--data", str(path), "--output-dir", str(out), "--cpu"]
     assert main(words) == 0
-    page = write_report(out).read_text()
+    page = write_report(Result.read(out)).read_text()
     assert "It is right in 0 of 100 cases (1 row;" in page
     assert "(1 leaves a wide interval; --data)" in page
     assert "1 of 1 prediction is wrong." in page
@@ -51,25 +51,21 @@ def test_a_run_names_its_own_flag(trained: Path) -> None:
     assert f"({rows} test rows; between" in sentences(result)[1]
 
 
-def test_one_row_better_than_the_baseline(trained: Path) -> None:
+@pytest.mark.parametrize(
+    ("accuracy", "better", "worse", "p", "sentence"),
+    [
+        (0.0, 1, 1_200, 0.0, "better on 1 row, worse on 1,200, p < 0.001"),
+        (1.0, 0, 3, 0.25, "It is not better than the simple baseline"),
+        (1.0, 60, 5, 0.0, "better on 60 rows, worse on 5, p < 0.001, yet not on average."),
+    ],
+)
+def test_the_sentence_on_the_baseline(
+    trained: Path, accuracy: float, better: int, worse: int, p: float, sentence: str
+) -> None:
+    """It says better or worse only where rows and mean agree, by more than chance."""
     result = Result.read(trained)
-    baseline = {**result.metrics["baseline"], "paired": {"better": 1, "worse": 1_200, "p": 0.0}}
-    result = dataclasses.replace(result, metrics={**result.metrics, "baseline": baseline})
-    assert "better on 1 row, worse on 1,200, p < 0.001" in sentences(result)[3]
-
-
-def test_a_baseline_that_is_ahead_by_chance(trained: Path) -> None:
-    result = Result.read(trained)
-    ahead = {**result.metrics["baseline"], "accuracy": 1.0, "paired": {"better": 0, "worse": 3, "p": 0.25}}
-    result = dataclasses.replace(result, metrics={**result.metrics, "baseline": ahead})
-    assert sentences(result)[3].startswith("It is not better than the simple baseline")
-
-
-def test_a_mean_that_contradicts_the_sign_test_is_no_gain(trained: Path) -> None:
-    result = Result.read(trained)
-    worse = {**result.metrics["baseline"], "accuracy": 1.0, "paired": {"better": 60, "worse": 5, "p": 0.0}}
-    result = dataclasses.replace(result, metrics={**result.metrics, "baseline": worse})
-    assert sentences(result)[3].endswith("better on 60 rows, worse on 5, p < 0.001, yet not on average.")
+    baseline = {**(result.baseline or {}), "accuracy": accuracy, "paired": {"better": better, "worse": worse, "p": p}}
+    assert sentence in sentences(dataclasses.replace(result, baseline=baseline))[3]
 
 
 def test_scores_of_rows_that_were_trained_on_are_called_too_high(trained: Path, tmp_path: Path) -> None:
@@ -86,7 +82,7 @@ def test_scores_of_rows_that_were_trained_on_are_called_too_high(trained: Path, 
     said = sentences(Result.read(tmp_path / "seen"))
     assert said[-1].endswith("of these, so the scores are too high.")
     assert not any("without a look" in sentence for sentence in said)
-    assert "--min-confidence" not in write_report(tmp_path / "seen").read_text()
+    assert "--min-confidence" not in write_report(Result.read(tmp_path / "seen")).read_text()
     result = Result.read(tmp_path / "all")
     assert len(result.texts) == len(result.rows.targets) == known.count(False) == result.scores["rows"]
     assert f"without {known.count(True)} rows whose text was trained on" in sentences(result)[1]
@@ -105,17 +101,6 @@ def test_nearly_all_is_not_all(share: float, shown: str) -> None:
     assert _of_100(share) == shown
 
 
-def test_one_suspect(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "suspects.csv").write_text(
-        "row,accept,label,suggested_label,prob_label,prob_suggested,text\n1,,a,b,0,1,x\n"
-    )
-    advice = find_steps(dataclasses.replace(Result.read(trained), folder=tmp_path, model=tmp_path))
-    assert advice[0].text == (
-        "review the 1 label in suspects.csv, which may be wrong: write x into the column accept where the "
-        "suggestion is right, then apply these"
-    )
-
-
 @pytest.mark.parametrize(
     ("rows", "left_out", "shown"),
     [
@@ -125,6 +110,6 @@ def test_one_suspect(trained: Path, tmp_path: Path) -> None:
 )
 def test_a_comparison(rows: int, left_out: int, shown: tuple[Any, ...]) -> None:
     runs = ComparedRun("a", {"accuracy": 1.0}, None), ComparedRun("b", {"accuracy": 1.0}, SignTest(rows, rows, 1.0))
-    comparison = Comparison(runs, rows, left_out)
+    comparison = Comparison(rows, left_out, runs=runs)
     assert shown[1] in "\n".join(comparison.lines())
     assert shown[2] in verdict(runs[1])

@@ -19,6 +19,7 @@ from classify.evaluation.metrics import sigmoid
 from classify.evaluation.multi_label_metrics import choose_thresholds
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.page import write_report
+from classify.report.result import Result
 from classify.training.run import train
 from tests.support.runs import make_config, read_json, stop_at
 from tests.support.tasks import CASES, CLASSES, Case, make_labels, words_of
@@ -154,7 +155,7 @@ def test_evaluate_gives_the_same(run: tuple[Case, Path, Path], tmp_path: Path) -
     for row, other in zip(before, after, strict=True):
         check_same_prediction(case, other, row)
     assert (tmp_path / "scores" / "report.html").exists()
-    assert write_report(tmp_path / "scores").exists(), "a report can be made from the folder alone"
+    assert write_report(Result.read(tmp_path / "scores")).exists(), "a report can be made from the folder alone"
 
 
 def test_a_model_of_pairs_says_what_it_expects(
