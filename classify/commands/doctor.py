@@ -65,6 +65,6 @@ def describe() -> dict[str, Any]:
 
 def _describe_origin(name: str) -> str:
     try:
-        return str(modeling.hub.resolve_model(name).origin)
+        return str(modeling.find.resolve_model(name).origin)
     except ClassifyError as error:
         return f"not available ({error})"

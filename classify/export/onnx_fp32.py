@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from classify.export.base import Check, Sample, Target
-from classify.modeling.loading import quiet_libraries
+from classify.modeling.load import quiet_libraries
 from classify.modeling.result_folder import EXPORTED
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task

@@ -8,24 +8,23 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.modeling import (
-        choose_packing as choose_packing,
+        attention as attention,
         classifier as classifier,
         cls_hooks as cls_hooks,
         coverage as coverage,
-        fixed_shapes as fixed_shapes,
-        hub as hub,
+        cpu_attention as cpu_attention,
+        cpu_layers as cpu_layers,
+        find as find,
+        gpu_attention as gpu_attention,
         layers as layers,
-        layout as layout,
-        loading as loading,
+        load as load,
         lora as lora,
         mean_pooling as mean_pooling,
         packing as packing,
         precision as precision,
         quantized_e5 as quantized_e5,
         result_folder as result_folder,
-        sizes as sizes,
         vocabulary as vocabulary,
-        weight_files as weight_files,
     )
 
 __getattr__ = submodules(__name__)

@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classify.data.tokenize import Tokens
+from classify.distributed.world import World
+from classify.errors import InputError
 from classify.findings import Finding
-from classify.launch.devices import accelerator_of
-from classify.modeling import lora, sizes
-from classify.modeling.cls_hooks import collect_features, install_hooks, mark_packed
-from classify.modeling.hub import first_position
-from classify.modeling.kernels.base import AttentionKernel, Kernel
-from classify.modeling.kernels.linear import uses_onednn_linear
-from classify.modeling.kernels.registry import install
-from classify.modeling.layers import has_batch_norm
-from classify.modeling.packing import BY_KERNELS, BY_TORCH, Batch, Padding, pack, pad_packed, round_tokens
+from classify.launch.devices import Accelerator, accelerator_of
+from classify.modeling import lora
+from classify.modeling.attention import BY_DEVICE, BY_TORCH, KERNELS
+from classify.modeling.cls_hooks import collect_features, find_encoder, install_hooks, mark_packed
+from classify.modeling.cpu_layers import replace_layers
+from classify.modeling.find import first_position
+from classify.modeling.gpu_attention import flash_applies
+from classify.modeling.layers import has_batch_norm, output_layer
+from classify.modeling.packing import PACKABLE, Batch, pack, pad, pad_packed, round_tokens
 from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 
@@ -30,10 +32,23 @@ from classify.modeling.vocabulary import Vocabulary, make_vocabulary
 # C library reuses memory of repeated sizes. In a step of 32 short texts padding costs 2 % of the time, but repeated
 # shapes save 10 % of it in bf16, 8 to 12 % in fp32.
 _MULTIPLE = 16
+# Elements of a packed micro-batch's hidden state on a CPU. Steps with eight to sixteen times as many took up to 1.7
+# times as long: the backward pass then outgrows the memory that the C library reuses between steps. Twice as many take
+# as long (384 wide), and more memory.
+_STATE = 3 << 18
+# But no fewer tokens than these: half of them cost 5 to 10 % (768 wide).
+_LEAST_TOKENS = 2048
+# Tokens of a padded micro-batch on a CPU, with padding; texts of similar length share one. Relative to micro-batches of
+# 8 rows, a DeBERTa step of 32 texts took 0.8 (long) to 1.06 (short) of the time, with half as many tokens 0.85 to 1.0,
+# and with all texts at once 1.2 to 1.6, most of it for padding.
+_PADDED_TOKENS = 1024
 
 
 class Classifier(nn.Module):
-    """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts."""
+    """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts.
+
+    Its fields change by its methods only. `kernels` are names, `findings` what the user should know of its loading.
+    """
 
     def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = ()):
         super().__init__()
@@ -41,22 +56,19 @@ class Classifier(nn.Module):
         self.precision = FP32
         self.packed = False
         self.vocabulary: Vocabulary | None = None
+        self.kernels: tuple[str, ...] = ()
+        self.findings = tuple(findings)
+        self.hidden_size = int(model.config.hidden_size)
+        self.shapes: Accelerator | None = None  # names the sizes of padded batches, where a device has few
+        self.rounds_tokens = False  # packed batches of training have few sizes
         self._adapters: list[Any] = []  # PEFT's wrapper; in a list, so that it is not a submodule
-        self.kernels: tuple[Kernel, ...] = ()
-        self.findings = tuple(findings)  # for the user, on loading
         self._pad_token_id = pad_token_id
         self._first_position = first_position(model.config.to_dict())
         self._autocasts = True
         self._attention = BY_TORCH
-        self.padding = Padding()  # shapes of padded batches, and of targets
         self._token_multiple = 1
-        self.rounds_tokens = False  # packed batches of training have few sizes
         self._limits_tokens = False
         install_hooks(model, output_layer(model))
-
-    @property
-    def hidden_size(self) -> int:
-        return int(self.model.config.hidden_size)
 
     @property
     def output_layer(self) -> nn.Linear:
@@ -65,7 +77,7 @@ class Classifier(nn.Module):
     @property
     def max_tokens(self) -> int | None:
         """The most tokens of a micro-batch, with padding; None for no limit."""
-        return sizes.tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
+        return tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
 
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
         """Collate one or more rows into a packed or padded batch."""
@@ -74,54 +86,51 @@ class Classifier(nn.Module):
         if self.vocabulary is not None:
             collated = dataclasses.replace(collated, ids=self.vocabulary.map_ids(collated.ids))
             padding = int(self.vocabulary.map_ids(np.array([padding]))[0])
-        if self.packed:
-            packed = pack(collated, self._first_position)
-            bounds = packed.boundaries
-            assert bounds is not None
-            if self.rounds_tokens and self.training:
-                return pad_packed(packed, round_tokens(bounds.tokens))
-            return pad_packed(packed, -(-bounds.tokens // self._token_multiple) * self._token_multiple)
-        return self.padding.batch(collated, padding, len(rows))
+        if not self.packed:
+            return pad(collated, padding, len(rows), self.shapes)
+        count = len(collated.ids)
+        if self.rounds_tokens and self.training:
+            size = round_tokens(count)
+        else:
+            size = -(-count // self._token_multiple) * self._token_multiple
+        return pad_packed(pack(collated, self._first_position), size)
 
-    def use_packing(self, packed: bool) -> None:
-        """Switch between packed and padded batches; the weights are unchanged."""
-        self.packed = packed
-        # A name: transformers calls the function registered under it, `packing.packed_attention`.
+    def use_packing(self, packed: bool, shapes: Accelerator | None = None) -> None:
+        """Switch between packed and padded batches, of few `shapes` where a device needs that; weights stay."""
+        self.packed, self.shapes = packed, shapes
+        # A name: transformers calls the function registered under it, `attention.packed_attention`.
         stock = "sdpa" if getattr(self.model, "_supports_sdpa", False) else "eager"
         self.model.set_attn_implementation(self._attention if packed else stock)
 
     def set_precision(self, precision: Precision) -> None:
         """Set the precision, and pad packed batches and split steps where that is faster.
 
-        Packed batches are not padded with BatchNorm, whose statistics would include padding.
+        Packed batches are not padded with BatchNorm, whose statistics would include padding, nor are steps split, since
+        they would depend on micro-batches. With half weights steps are not split either: each sum of gradients rounds.
         """
         self.precision = precision
-        accelerator, has_norms = accelerator_of(precision.device_type), has_batch_norm(self.model)
-        by_onednn = precision.half_dtype is not None or uses_onednn_linear(self.model)
-        pads = accelerator.is_host and by_onednn and not has_norms
-        self._token_multiple = _MULTIPLE if pads else 1
-        self._limits_tokens = sizes.limits_tokens(
-            accelerator, half_weights=precision.rounds_weights, batch_norm=has_norms
-        )
+        in_caches = accelerator_of(precision.device_type).is_host and not has_batch_norm(self.model)
+        by_onednn = precision.half_dtype is not None or "linear" in self.kernels
+        self._token_multiple = _MULTIPLE if in_caches and by_onednn else 1
+        self._limits_tokens = in_caches and not precision.rounds_weights
 
     def install_kernels(self, device: torch.device, off: Container[str] = ()) -> None:
-        """Install the kernels that apply on a device, except those named in `off`."""
-        self.kernels = install(self.model, device, off)
-        if any(isinstance(kernel, AttentionKernel) for kernel in self.kernels):
-            self._attention = BY_KERNELS
+        """Compute attention of packed texts, and layers, by the kernels for this device, except those in `off`."""
+        layers = replace_layers(self.model, off) if device.type == "cpu" else []
+        attention = [name for kind, (name, _) in KERNELS.items() if kind == device.type and name not in off]
+        self.kernels = (*attention, *layers)
+        self._attention = BY_DEVICE if attention else BY_TORCH
 
     def loses_attention_dropout(self, device: torch.device) -> bool:
-        """Whether a kernel for packed texts has no dropout."""
-        half, config = self.precision.half_dtype, self.model.config
-        return self.packed and any(
-            kernel.loses_dropout(device, half, self.hidden_size // int(config.num_attention_heads))
-            for kernel in self.kernels
-        )
+        """Whether packed texts go through flash attention, which has no dropout."""
+        if not self.packed or self._attention != BY_DEVICE:
+            return False
+        head_size = self.hidden_size // int(self.model.config.num_attention_heads)
+        return flash_applies(device, self.precision.half_dtype, head_size)
 
     def stock_config(self) -> str | None:
-        """Return config.json of the weights as they are; None if they fit no stock model."""
-        compacted = self.vocabulary is not None and self.vocabulary.compacted
-        is_stock = not compacted and not self.has_adapters
+        """config.json of the weights as they are; None if they fit no stock model."""
+        is_stock = not self.has_adapters and not (self.vocabulary is not None and self.vocabulary.compacted)
         return str(self.model.config.to_json_string()) if is_stock else None
 
     def compact_vocabulary(self, tables: Sequence[Tokens], special_ids: Iterable[int], *, compact: bool) -> None:
@@ -149,45 +158,53 @@ class Classifier(nn.Module):
         while self._adapters:
             self._adapters.pop().merge_and_unload()
 
-    def forward(self, batch: Batch, *, features: bool = False) -> torch.Tensor:
-        """Compute logits (N, classes) of the batch's N rows, in order, or `features`: the output layer's input (N, H).
-
-        Rows of several sequences have their mean.
-
-        Autocast is entered here, since DataParallel's threads would not inherit its dtype from the caller.
-        """
-        # The output layer of a regression holds the mean of the scores; in half precision all scores would round to it.
-        head_in_fp32 = self.precision.rounds_scores and not self.training and not features
-        with self.precision.autocast(self.training) if self._autocasts else contextlib.nullcontext():
-            outputs = self.features(batch) if features or head_in_fp32 else self.logits(batch)
-        if head_in_fp32:
-            outputs = self.output_layer(outputs.float())
-        return outputs if batch.rows is None else batch.rows.mean(outputs.float())
-
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """Compute logits in the current autocast state; `precision` is ignored.
-
-        transformers passes `boundaries` on to `packing.packed_attention`, which takes the first kernel that supports
-        the device and dtype.
-        """
-        with mark_packed(batch.boundaries):
-            boundaries = {} if batch.boundaries is None else {"boundaries": batch.boundaries}
-            return self.model(**batch.tensors, **boundaries, return_dict=True).logits
-
-    def features(self, batch: Batch) -> torch.Tensor:
-        """Compute the input of the output layer in the current autocast state."""
-        with collect_features() as collected:
-            self.logits(batch)
-        return collected[0]
-
     def use_autocast(self, used: bool) -> None:
         """Whether forward passes enter autocast; weights in half precision need none."""
         self._autocasts = used
 
+    def forward(self, batch: Batch, *, features: bool = False) -> Tensor:
+        """Compute logits (N, classes) of the batch's N rows, in order, or `features`: the output layer's input (N, H).
 
-def output_layer(model: Any) -> nn.Linear:
-    """The last linear layer of a stock classifier, which computes the logits."""
-    classes = model.config.num_labels
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
-    assert layers, f"{type(model).__name__} ends in no linear layer with {classes} outputs"
-    return layers[-1]
+        Rows of several sequences have their mean.
+        """
+        # The output layer of a regression holds the mean of the scores; in half precision all scores would round to it.
+        head_in_fp32 = self.precision.rounds_scores and not self.training and not features
+        # transformers passes `boundaries` on to `attention.packed_attention`.
+        boundaries = {} if batch.boundaries is None else {"boundaries": batch.boundaries}
+        # Autocast is entered here, since DataParallel's threads would not inherit its dtype from the caller.
+        autocast = self.precision.autocast(self.training) if self._autocasts else contextlib.nullcontext()
+        with autocast, mark_packed(batch.boundaries), collect_features() as collected:
+            outputs = self.model(**batch.tensors, **boundaries, return_dict=True).logits
+        if features or head_in_fp32:
+            outputs = collected[0]
+        if head_in_fp32:
+            outputs = self.output_layer(outputs.float())
+        return outputs if batch.rows is None else batch.rows.mean(outputs.float())
+
+
+def tokens_at_once(width: int, *, packed: bool) -> int:
+    """The most tokens of a micro-batch, with padding; packed ones by hidden size: 2,048 from 384 on."""
+    return max(_LEAST_TOKENS, _STATE // width) if packed else _PADDED_TOKENS
+
+
+def choose_packing(classifier: Classifier, world: World, requested: str = "auto") -> str:
+    """Pack or pad from here on; return the reason.
+
+    `requested` is --packing: "packed" packs other architectures, too, if transformers lets their attention be replaced.
+    Raises InputError where it does not.
+    """
+    kind = classifier.model.config.model_type
+    if world.accelerator.compiles and requested != "packed":
+        classifier.use_packing(False, world.accelerator)
+        return "to powers of two, to avoid recompilation"
+    if requested == "auto":
+        classifier.use_packing(kind in PACKABLE)
+        return f"{kind} {'can be' if kind in PACKABLE else 'is not known to be'} packed"
+    if requested == "packed":
+        replaceable = getattr(classifier.model, "_supports_attention_backend", False)
+        if find_encoder(classifier.model) is None or not replaceable:
+            raise InputError(
+                f"--packing packed is not possible: {kind} does not support custom attention; leave it at auto."
+            )
+    classifier.use_packing(requested == "packed")
+    return "as requested"

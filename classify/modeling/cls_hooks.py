@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classify.modeling.layers import repeated_layers
-from classify.modeling.layout import Boundaries
+from classify.modeling.packing import Boundaries
 
 # The first module of a layer after attention; its input has the residual as second argument or added.
 _AFTER_ATTENTION = ("attention.output", "sa_layer_norm")
@@ -30,14 +30,14 @@ _QUERIES = ("attention.self.query", "attention.q_lin")
 class _ForwardPass(threading.local):
     """State of this thread's forward pass, for hooks.
 
-    Module attributes would be shared by the threads of a web service and of DataParallel.
+    Module attributes would be shared by the threads of a web service and of DataParallel. `batch` are the boundaries of
+    the packed batch, `last_layer` the same on the device of the last layer. `features` receives the input of the output
+    layer.
     """
 
-    # Boundaries of the packed batch, and the same on the device of the last layer.
     batch: Boundaries | None = None
     last_layer: Boundaries | None = None
-    # Receives the input of the output layer.
-    features: list[torch.Tensor] | None = None
+    features: list[Tensor] | None = None
 
 
 _forward_pass = _ForwardPass()
@@ -54,7 +54,7 @@ def mark_packed(boundaries: Boundaries | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def collect_features() -> Iterator[list[torch.Tensor]]:
+def collect_features() -> Iterator[list[Tensor]]:
     """Collect the input of the output layer, (n, width), of each forward pass inside."""
     _forward_pass.features = []
     try:
@@ -65,12 +65,8 @@ def collect_features() -> Iterator[list[torch.Tensor]]:
 
 def find_encoder(model: Any) -> nn.Module | None:
     """The module whose output is the last hidden state of a stock classifier; None if unknown."""
-    base = model.base_model
-    for name in ("final_norm", "encoder", "transformer"):
-        module = getattr(base, name, None)
-        if isinstance(module, nn.Module):
-            return module
-    return None
+    modules = (getattr(model.base_model, name, None) for name in ("final_norm", "encoder", "transformer"))
+    return next((module for module in modules if isinstance(module, nn.Module)), None)
 
 
 def install_hooks(model: Any, output_layer: nn.Module) -> None:
@@ -82,23 +78,19 @@ def install_hooks(model: Any, output_layer: nn.Module) -> None:
     encoder.pool_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
     encoder.register_forward_hook(_select_cls)
     layers = repeated_layers(encoder)
-    query, point = (_find(layers[-1], names) if layers else None for names in (_QUERIES, _AFTER_ATTENTION))
-    if query is not None and point is not None and not encoder.pool_mean:
-        for module in layers[-1].modules():
-            module.cls_only = True  # type: ignore[assignment]
+    modules = dict(layers[-1].named_modules()) if layers else {}
+    query, after = (next((modules[n] for n in names if n in modules), None) for names in (_QUERIES, _AFTER_ATTENTION))
+    if query is not None and after is not None and not encoder.pool_mean:
+        for module in modules.values():
+            module.cls_only = True
         # Not on the layer: with checkpointing, only hooks inside it run again in the backward pass.
-        layers[-1].get_submodule("attention").register_forward_pre_hook(_remember_boundaries, with_kwargs=True)
-        point.register_forward_pre_hook(_select_first_tokens)
+        modules["attention"].register_forward_pre_hook(_remember_boundaries, with_kwargs=True)
+        after.register_forward_pre_hook(_select_first_tokens)
         query.register_forward_pre_hook(_select_first_tokens)
         query.register_forward_hook(_scatter_queries)
 
 
-def _find(layer: nn.Module, names: tuple[str, ...]) -> Any:
-    modules = dict(layer.named_modules())
-    return next((modules[name] for name in names if name in modules), None)
-
-
-def _remember_features(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+def _remember_features(module: nn.Module, args: tuple[Tensor, ...]) -> None:
     if _forward_pass.features is not None:
         _forward_pass.features.append(args[0])
 
@@ -112,13 +104,13 @@ def _remember_boundaries(attention: nn.Module, args: Any, kwargs: dict[str, Any]
     _forward_pass.last_layer = boundaries
 
 
-def _select_first_tokens(module: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+def _select_first_tokens(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
     """Select each text's first token: (1, T, H) inputs become (1, N, H)."""
     boundaries = _forward_pass.last_layer
     return None if boundaries is None else tuple(arg.index_select(1, boundaries.starts) for arg in args)
 
 
-def _scatter_queries(module: Any, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+def _scatter_queries(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
     """Scatter queries (1, N, H) to their tokens' positions in (1, T, H); the others stay zero."""
     boundaries = _forward_pass.last_layer
     if boundaries is None:
@@ -132,22 +124,20 @@ def _select_cls(module: Any, args: Any, output: Any) -> Any:
     boundaries = _forward_pass.batch
     if boundaries is None:
         return output
-    hidden = (output if isinstance(output, torch.Tensor) else output[0]).squeeze(0)
+    hidden = (output if isinstance(output, Tensor) else output[0]).squeeze(0)
     boundaries = boundaries.to(hidden.device)
     if module.pool_mean:
         hidden = _text_means(hidden, boundaries)
     elif len(hidden) != len(boundaries.starts):
         hidden = hidden.index_select(0, boundaries.starts)
     selected = hidden[:, None]
-    if isinstance(output, torch.Tensor):
+    if isinstance(output, Tensor):
         return selected
-    if isinstance(output, tuple):
-        return (selected, *output[1:])
     output["last_hidden_state"] = selected
     return output
 
 
-def _text_means(hidden: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
+def _text_means(hidden: Tensor, boundaries: Boundaries) -> Tensor:
     """Average each text's tokens: (T, H) to (N, H).
 
     Only the tensors of the boundaries say where texts end: a recorded pass is replayed with other texts in them, while

@@ -1,4 +1,4 @@
-"""Check whether a model can read the texts: the share of unknown tokens, their script, ids beyond its embeddings."""
+"""Check whether a model can read the texts: the share of tokens that it does not know, and the script of the texts."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from classify.data.splits import Split
 from classify.data.tokenize import Segment, Tokens
 from classify.errors import InputError
 
-# Shares of unknown tokens: noted from the first, and the default model refused from the second.
-_NOTED, _REFUSED = 0.05, 0.5
-_BLOCK = 1 << 22
+# Share of unknown tokens from which there is a note.
+_NOTED = 0.05
+# Share of unknown tokens from which the default model is refused.
+_REFUSED = 0.5
+# Letters whose scripts are counted.
 _LETTERS = 10_000
+# What SentencePiece puts before an unknown word.
 _SPACE = "▁"
 _MULTILINGUAL = "FacebookAI/xlm-roberta-base"
 _CHINESE = "google-bert/bert-base-chinese"
 
 
 def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer: Any) -> float:
-    """The share of the rows' tokens that the tokenizer does not know; 0 where it knows all.
-
-    Special tokens do not count, nor does the space mark that SentencePiece puts before an unknown word.
-    """
+    """The share of the rows' tokens that the tokenizer does not know; see `count_unknown`."""
     unknown, total = count_unknown(tokens, tokenizer)
     return int(unknown[rows].sum()) / max(1, int(total[rows].sum()))
 
 
 def count_unknown(tokens: Tokens, tokenizer: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The number (rows,) of tokens that the tokenizer does not know, and that of all; see above."""
+    """Count each row's tokens that the tokenizer does not know, and all of them.
+
+    Special tokens do not count, nor does the space mark that SentencePiece puts before an unknown word.
+    """
     unknown, space = tokenizer.unk_token_id, tokenizer.convert_tokens_to_ids(_SPACE)
-    total = sum((segment.lengths() for segment in tokens.segments), np.zeros(len(tokens), dtype=np.int64))
+    total = np.sum([segment.lengths() for segment in tokens.segments], axis=0)
     if unknown is None:
         return np.zeros_like(total), total
     if space not in (None, unknown):  # other tokenizers do not know the mark
@@ -47,11 +50,8 @@ def count_unknown(tokens: Tokens, tokenizer: Any) -> tuple[npt.NDArray[np.int64]
 
 def _count(segment: Segment, token: int) -> npt.NDArray[np.int64]:
     """How often each row has a token."""
-    counts = np.zeros(len(segment), dtype=np.int64)
-    for start in range(0, len(segment.ids), _BLOCK):
-        places = start + np.flatnonzero(segment.ids[start : start + _BLOCK] == token)
-        counts += np.bincount(np.searchsorted(segment.offsets, places, side="right") - 1, minlength=len(segment))
-    return counts
+    rows = np.searchsorted(segment.offsets, np.flatnonzero(segment.ids == token), side="right") - 1
+    return np.bincount(rows, minlength=len(segment))
 
 
 def count_scripts(texts: Iterable[str]) -> collections.Counter[str]:
@@ -93,22 +93,3 @@ def note_unknown(tokens: Tokens, tokenizer: Any) -> str | None:
     """A note where the model does not know many tokens of the texts to predict; None where it does."""
     share = compute_unknown_share(tokens, np.arange(len(tokens)), tokenizer)
     return f"{100 * share:.0f} % of the tokens of the texts are unknown to the model" if share > _NOTED else None
-
-
-def check_ids(tokens: Tokens, tokenizer: Any, model: Any, name: str) -> None:
-    """Raise InputError where a text holds an id or a token type that the model's embeddings have no row for."""
-    types, largest_type = getattr(model.config, "type_vocab_size", 0), max(tokens.template.types)
-    if 0 < types <= largest_type:  # 0: the model ignores them
-        raise InputError(
-            f"--model {name}: expected a tokenizer with token types below {types}, the type_vocab_size in config.json. "
-            f"Got {largest_type} instead; put the tokenizer of these weights into the model folder."
-        )
-    table = model.get_input_embeddings()
-    size = getattr(table, "num_embeddings", None)
-    largest = max(*(int(segment.ids.max(initial=0)) for segment in tokens.segments), *tokens.template.tokens, 0)
-    if size is not None and largest >= size:
-        raise InputError(
-            f"--model {name}: expected a tokenizer with ids below {size}, the rows of its embedding table. Got "
-            f"the id {largest} for the token {tokenizer.convert_ids_to_tokens(largest)!r} instead; put the tokenizer "
-            "of these weights into the model folder."
-        )

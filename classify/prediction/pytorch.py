@@ -20,10 +20,8 @@ from classify.evaluation.scope import Scope
 from classify.launch import process
 from classify.launch.launch import Launch
 from classify.launch.plan import plan_alone, plan_devices
-from classify.modeling.choose_packing import choose_packing
-from classify.modeling.classifier import Classifier
-from classify.modeling.coverage import check_ids
-from classify.modeling.loading import load_trained, quiet_libraries
+from classify.modeling.classifier import Classifier, choose_packing
+from classify.modeling.load import check_ids, load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings
 from classify.prediction.predictor import Outputs, Predictor

@@ -97,7 +97,7 @@ def send_weights(weights: Weights, device: torch.device) -> torch.Tensor | None:
     """Weights (labels,), if there are any, on a device."""
     import torch
 
-    from classify.modeling.layout import send
+    from classify.modeling.packing import send
 
     return None if weights is None else send(torch.from_numpy(weights), device)
 

@@ -28,9 +28,8 @@ from classify.files import split_paths
 from classify.findings import Finding, decided, note
 from classify.launch import nproc, plan
 from classify.launch.launch import Launch
-from classify.modeling import sizes
 from classify.modeling.coverage import check_coverage
-from classify.modeling.hub import ModelFolder, resolve_model
+from classify.modeling.find import ModelFolder, check_frozen, resolve_model
 from classify.modeling.result_folder import earlier_labels
 from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
@@ -119,7 +118,7 @@ def check_inputs(
     faults.raise_if_any()
     assert task is not None
     assert model is not None
-    width = sizes.read_hidden_size(model.config)
+    width = model.width
     rows = min(len(labelled), config.data.max_train_samples or len(labelled))
     config = config.resolve(len(splits.train), width, rows)
     texts, chosen = _choose_label_texts(config, task, splits, languages, len(labelled))
@@ -166,7 +165,7 @@ def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
         with faults.collect():
             _check_length(config, model)
         with faults.collect():
-            sizes.check_frozen(config.model.freeze_layers, sizes.layer_count(model.config))
+            check_frozen(config.model.freeze_layers, model.layers)
         return model
     return None
 
@@ -195,10 +194,10 @@ def _choose_folds(
 
 def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder) -> bool:
     """Whether contrastive steps in the default number of folds take long on a common CPU."""
-    width = sizes.read_hidden_size(model.config)
+    width = model.width
     characters = float(tables.train.lengths(tables.columns.text)[labelled].mean())
     resolved = config.resolve(len(labelled), width)
-    layers = sizes.layer_count(model.config) or 1
+    layers = model.layers or 1
     return bool(resolved.training.contrastive_steps) and takes_fewer_folds(characters, layers, width)
 
 

@@ -42,7 +42,7 @@ from classify.distributed.world import World
 from classify.errors import InputError
 from classify.findings import decisions, note
 from classify.launch.launch import Launch
-from classify.modeling.loading import quiet_libraries
+from classify.modeling.load import quiet_libraries
 from classify.tables.table import Table
 from classify.training import resume, stages
 from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, describe_collapse

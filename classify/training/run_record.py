@@ -94,7 +94,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "parallel_mode": world.plan.parallel_mode.value,
         "n_gpu": world.plan.n_gpu,
         "packed": context.classifier.packed,
-        "kernels": [kernel.name for kernel in context.classifier.kernels],
+        "kernels": list(context.classifier.kernels),
         "max_length": data.max_length,
         "batch_size": batches.batch_size,
         "inspection": asdict(inspection),

@@ -33,10 +33,16 @@ from classify.evaluation.metrics import Array, Sampling, Scores
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe
 from classify.launch.process import set_products
-from classify.modeling.choose_packing import choose_packing
-from classify.modeling.classifier import Classifier
-from classify.modeling.coverage import check_coverage, check_ids
-from classify.modeling.loading import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
+from classify.modeling.classifier import Classifier, choose_packing
+from classify.modeling.coverage import check_coverage
+from classify.modeling.load import (
+    check_ids,
+    checkpoint_activations,
+    freeze,
+    freeze_unused,
+    load_pretrained,
+    load_tokenizer,
+)
 from classify.modeling.precision import (
     Precision,
     agree_on_precision,

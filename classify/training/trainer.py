@@ -24,7 +24,7 @@ from classify.distributed.memory import attempt
 from classify.errors import CheckpointError, ClassifyError, RankError
 from classify.launch.devices import accelerator_of
 from classify.modeling.classifier import Classifier
-from classify.modeling.layout import send
+from classify.modeling.packing import divide_padded, pad_targets, send
 from classify.tasks.base import Loss, Task
 from classify.training.checkpoint import Checkpoint
 from classify.training.optimizer import set_learning_rate
@@ -212,7 +212,7 @@ class Trainer:
             strategy.module.train()
         for number, per_device in enumerate(micro_batches):
             counts, last = number < count, number == passes - 1
-            padded = classifier.padding.targets(rows.targets[np.concatenate(per_device)], self.loss.padding)
+            padded = pad_targets(rows.targets[np.concatenate(per_device)], self.loss.padding, classifier.shapes)
             batches = [classifier.batch(rows.tokens, rows.rows[places]) for places in per_device]
             targets = send(torch.from_numpy(padded), world.device)
             seed_draws(self.config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
@@ -342,5 +342,5 @@ def make_micro_batches(
             for cut in cuts
             if len(cut)
         ]
-    parts = classifier.padding.divide(lengths[shard], count, replicas, max_tokens)
+    parts = divide_padded(lengths[shard], count, replicas, max_tokens, classifier.shapes)
     return [[shard[piece] for piece in pieces] for pieces in parts]

@@ -16,7 +16,7 @@ from classify.config.schema import DEFAULT_MODEL
 from classify.data import tokenize as module
 from classify.data.tokenize import default_max_length, load_tokenizer, tokenize, tokenize_columns
 from classify.errors import InputError
-from classify.modeling.hub import resolve_model
+from classify.modeling.find import resolve_model
 from classify.tables import cache
 from classify.tables.options import ReadOptions
 from classify.tables.read import read_table

@@ -21,7 +21,7 @@ from classify.distributed.sharding import gather_full
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.modeling.classifier import Classifier
-from classify.modeling.loading import freeze_unused
+from classify.modeling.load import freeze_unused
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer

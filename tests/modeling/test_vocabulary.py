@@ -16,8 +16,8 @@ from classify.config.run_config import RunConfig
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.modeling.classifier import Classifier
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from classify.training.run import train
 from tests.support import tiny
 

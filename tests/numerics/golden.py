@@ -14,8 +14,8 @@ import torch
 
 from classify.config.schema import TrainingConfig
 from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from tests.support import tiny
 from tests.support.runs import make_trainer
 from tests.support.worlds import start_world

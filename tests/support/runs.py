@@ -18,8 +18,8 @@ from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from classify.tasks.base import Loss
 from classify.tasks.single_label import CrossEntropy
 from classify.training.log import Log

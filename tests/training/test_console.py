@@ -19,8 +19,8 @@ from classify.config.schema import TrainingConfig
 from classify.console import ProgressLines, progress_bar
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from classify.training import terminal
 from tests.support.worlds import start_world
 

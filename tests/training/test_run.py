@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 import classify
 from classify.errors import ClassifyError, InputError
 from classify.launch.launch import Launch
-from classify.modeling.hub import resolve_model
-from classify.modeling.loading import load_pretrained, load_trained
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained, load_trained
 from classify.prediction.inputs import check_prediction
 from classify.training import checkpoint, linear_probe
 from classify.training.output_dir import plan_output_dir

@@ -19,7 +19,7 @@ from classify.data.sampler import BatchSampler
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.layers import parameter_depths
-from classify.modeling.loading import checkpoint_activations, freeze
+from classify.modeling.load import checkpoint_activations, freeze
 from classify.tasks import regression, single_label
 from classify.tasks.heads import read_class_weights
 from classify.tasks.multi_label import BinaryCrossEntropy

@@ -67,15 +67,14 @@ def test_a_run_goes_on_from_a_checkpoint_of_the_cpu(train: Callable[..., tuple[P
 def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> None:
     """The second epoch of the same rows, with dropout and a falling learning rate, meets no new program."""
     os.environ["PJRT_DEVICE"] = "CPU"
+
     from classify.config.schema import TrainingConfig
-    from classify.modeling.fixed_shapes import FixedShapes
     from tests.support.runs import data_and_model
 
     config = TrainingConfig(max_steps=24, learning_rate=1e-3, seed=3, logging_steps=100)
     assert config.device.type == "xla"
     data, model = data_and_model(model_folder)
-    model.use_packing(False)
-    model.padding = FixedShapes(start_world(config).accelerator)
+    model.use_packing(False, start_world(config).accelerator)
     model.to(config.device)
     trainer = make_trainer(model, data, config, start_world(config), 19)
     seen = [compilations() for _ in trainer.steps()]

@@ -15,7 +15,7 @@ import torch
 
 from classify.config.schema import TrainingConfig
 from classify.modeling.classifier import Classifier
-from classify.modeling.kernels.ragged import flash_applies
+from classify.modeling.gpu_attention import flash_applies
 from classify.modeling.layers import has_batch_norm
 from classify.modeling.packing import MOST_ROUNDED, Batch
 from classify.training.strategies.base import Strategy
@@ -115,7 +115,7 @@ class GraphStrategy(Strategy):
             if shape not in self._seen or len(self.recordings) == _MOST_GRAPHS:
                 self._seen.add(shape)
                 return self.module(batch, features=features)
-            fixed = dataclasses.replace(bounds, longest=longest, _layouts={}, _moved={})
+            fixed = dataclasses.replace(bounds, longest=longest, _cache={})
             self.recordings[shape] = self._record(dataclasses.replace(batch, boundaries=fixed), features)
         recording = self.recordings[shape]
         for static, tensor in zip(_inputs(recording.batch), _inputs(batch), strict=True):

@@ -1,1 +1,0 @@
-"""Kernels: faster implementations of torch operations, each used where measured to be faster."""
