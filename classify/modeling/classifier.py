@@ -47,7 +47,7 @@ _PADDED_TOKENS = 1024
 class Classifier(nn.Module):
     """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts.
 
-    Its fields change by its methods only. `kernels` are names, `findings` what the user should know of its loading.
+    `kernels` are the names in run.json. `findings` are for the user, on loading.
     """
 
     def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = ()):

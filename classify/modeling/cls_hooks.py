@@ -140,8 +140,8 @@ def _select_cls(module: Any, args: Any, output: Any) -> Any:
 def _text_means(hidden: Tensor, boundaries: Boundaries) -> Tensor:
     """Average each text's tokens: (T, H) to (N, H).
 
-    Only the tensors of the boundaries say where texts end: a recorded pass is replayed with other texts in them, while
-    Python's numbers would be those of the texts that it was recorded with.
+    Only the tensors of the boundaries say where texts end. A recorded pass is replayed with other texts in them, but
+    Python's numbers stay as they were when it was recorded.
     """
     ends = boundaries.cumulative[1:]
     text = torch.searchsorted(ends, torch.arange(boundaries.tokens, device=ends.device, dtype=ends.dtype), right=True)

@@ -30,7 +30,7 @@ _ENTRY = 3.2e-7
 _SCORE = 9e-9
 # Most scores of a group of several texts: 4 MB in fp32, so that a few such arrays fit the caches.
 _CACHED = 1 << 20
-# Most scores of a text that are kept for the backward pass: those of 512 tokens in 20 heads.
+# Most scores of a text that are kept for the backward pass: as many as 512 tokens have in 20 heads.
 _LONG = 5 << 20
 # Least padded length: with AVX512 torch's softmax is five times slower on rows shorter than a register's 16 numbers.
 # The same on all processors: dropout depends on padding, and a resumed run must not depend on the processor.
@@ -44,6 +44,7 @@ _MASKED = -1e30
 
 # Start token, number of texts, length of each: neighbouring texts of equal length.
 Run = tuple[int, int, int]
+Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,16 @@ class Bucket:
     def scores(self) -> int:
         return self.texts * self.length**2
 
+    def queries(self, cls_only: bool) -> int:
+        """The number of queries of a text."""
+        return 1 if cls_only else self.length
+
     def bias(self, window: int, cls_only: bool) -> Tensor | None:
         """The bias (n or 1, 1, queries or 1, keys) that masks padding and keys outside the window."""
         if not 0 <= window < self.length - 1:
             return self.padding
         keys = torch.arange(self.length)
-        far = ((keys[: 1 if cls_only else None, None] - keys).abs() > window)[None, None] * _MASKED
+        far = ((keys[: self.queries(cls_only), None] - keys).abs() > window)[None, None] * _MASKED
         return far if self.padding is None else self.padding + far
 
 
@@ -80,22 +85,23 @@ def _product_type(length: int, dtype: torch.dtype) -> torch.dtype:
 class Layout:
     """The texts of a packed row in groups of buckets, with E consecutive entries (text, head, token).
 
-    `groups` are slices of `buckets`. `sources` (E,) maps entries to rows of (T * heads, d), padding to the first row;
+    `groups` are ranges of `buckets`. `sources` (E,) maps entries to rows of (T * heads, d), padding to the first row;
     `places` (T * heads,) maps rows to entries. `real` (E, 1) is 1, or 0 at padding; None without padding. `firsts`
     (N * heads,) are the rows of first tokens: the only queries with `cls_only`.
     """
 
     heads: int
     buckets: list[Bucket]
-    groups: list[slice]
+    groups: list[range]
     sources: Tensor
     places: Tensor
     real: Tensor | None
     firsts: Tensor
 
-    def product_type(self, dtype: torch.dtype, group: slice = slice(None)) -> torch.dtype:
+    def product_type(self, dtype: torch.dtype, group: range | None = None) -> torch.dtype:
         """The dtype of tensors that buckets share: that of the longest; others may compute in a wider one."""
-        return _product_type(max(bucket.length for bucket in self.buckets[group]), dtype)
+        members = self.buckets if group is None else [self.buckets[i] for i in group]
+        return _product_type(max(bucket.length for bucket in members), dtype)
 
     def gather(self, tensor: Tensor, dtype: torch.dtype, cls_only: bool = False) -> Tensor:
         """Gather (T, heads, d) to entries (E, d) in `dtype`; with `cls_only` first tokens to (N * heads, d)."""
@@ -110,18 +116,15 @@ class Layout:
 
     def split(self, entries: Tensor, cls_only: bool = False) -> list[Tensor]:
         """View the result of `gather` as (n * heads, L or 1, d) per bucket."""
-        width = entries.shape[1]
-        return _views(entries, [(b.texts, 1 if cls_only else b.length, width) for b in self.buckets])
+        return _views(entries, [(b.texts, b.queries(cls_only), entries.shape[1]) for b in self.buckets])
 
-    def count_scores(self, group: slice, cls_only: bool) -> int:
-        return sum(b.scores // (b.length if cls_only else 1) for b in self.buckets[group])
-
-    def split_scores(self, scores: Tensor, group: slice, cls_only: bool) -> list[Tensor]:
-        """View the scores of a group, a vector, as (n * heads, L or 1, L) per bucket."""
-        return _views(scores, [(b.texts, 1 if cls_only else b.length, b.length) for b in self.buckets[group]])
+    def score_shapes(self, group: range, cls_only: bool) -> list[Shape]:
+        """The shape (n * heads, L or 1, L) of each bucket's scores in a group, which are one vector."""
+        buckets = (self.buckets[i] for i in group)
+        return [(bucket.texts, bucket.queries(cls_only), bucket.length) for bucket in buckets]
 
 
-def _views(joined: Tensor, shapes: Sequence[tuple[int, int, int]]) -> list[Tensor]:
+def _views(joined: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
     """View a contiguous tensor as consecutive tensors of these shapes."""
     # as_strided is one call, slice and view are two; a step has hundreds.
     views, start = [], int(joined.storage_offset())
@@ -199,7 +202,7 @@ def _lay_out(bucket_runs: Sequence[Sequence[Run]], heads: int) -> Layout:
     )
 
 
-def _group(buckets: Sequence[Bucket]) -> list[slice]:
+def _group(buckets: Sequence[Bucket]) -> list[range]:
     """Group neighbouring buckets up to the most scores of a group."""
     starts, scores = [0], 0
     for number, bucket in enumerate(buckets):
@@ -207,7 +210,7 @@ def _group(buckets: Sequence[Bucket]) -> list[slice]:
             starts.append(number)
             scores = 0
         scores += bucket.scores
-    return [slice(*bounds) for bounds in itertools.pairwise([*starts, len(buckets)])]
+    return [range(*bounds) for bounds in itertools.pairwise([*starts, len(buckets)])]
 
 
 def attend(
@@ -215,8 +218,8 @@ def attend(
 ) -> Tensor | None:
     """Compute attention (T, heads, d) within each text, at a distance of at most `window` (-1: any).
 
-    With `cls_only` only for first tokens; the other rows are zero. None without gradients and for long texts, which
-    torch computes as fast.
+    With `cls_only` only first tokens attend, and the other rows are zero. The result is None without gradients and for
+    long texts, which torch computes as fast.
     """
     if not q.requires_grad:
         return None
@@ -253,21 +256,20 @@ class _Attend(torch.autograd.Function):
         types = [_product_type(bucket.length, q.dtype) for bucket in layout.buckets]
         saved, factors = [], []
         for group in layout.groups:
-            members = range(group.start, group.stop)
-            scores = queries.new_empty(layout.count_scores(group, cls_only), dtype=wide)
+            shapes = layout.score_shapes(group, cls_only)
+            scores = queries.new_empty(sum(map(math.prod, shapes)), dtype=wide)
             probabilities = torch.empty_like(scores)
-            score, probability = (layout.split_scores(x, group, cls_only) for x in (scores, probabilities))
-            for i, to_score, to_probability in zip(members, score, probability, strict=True):
-                _multiply(to_score, query[i], key[i].mT, types[i], scale)
+            for i, score, probability in zip(group, _views(scores, shapes), _views(probabilities, shapes), strict=True):
+                _multiply(score, query[i], key[i].mT, types[i], scale)
                 bias = layout.buckets[i].bias(window, cls_only)
                 if bias is not None:
-                    to_score.unflatten(0, (-1, layout.heads)).add_(bias)
-                torch.softmax(to_score, -1, out=to_probability)
+                    score.unflatten(0, (-1, layout.heads)).add_(bias)
+                torch.softmax(score, -1, out=probability)
             mask, factor, dropped = scores.new_empty(0), 1.0, probabilities
             if dropout:
                 mask, factor = draw_mask(scores.shape, dropout, wide)
-                dropped = torch.mul(probabilities, mask, out=scores)
-            for i, share in zip(members, layout.split_scores(dropped, group, cls_only), strict=True):
+                dropped = torch.mul(probabilities, mask, out=scores)  # the scores are not needed again
+            for i, share in zip(group, _views(dropped, shapes), strict=True):
                 _multiply(into[i], share, value[i], types[i], factor)
             stored_type = layout.product_type(q.dtype, group)
             saved += [probabilities.to(stored_type), mask.to(stored_type)]
@@ -287,18 +289,16 @@ class _Attend(torch.autograd.Function):
         q, dq, out = (layout.split(x, cls_only) for x in (queries, gradients[0], grad_out))
         k, v, dk, dv = (layout.split(x) for x in (keys, values, *gradients[1:]))
         for group, stored, mask, factor in zip(layout.groups, saved[::2], saved[1::2], factors, strict=True):
-            members = range(group.start, group.stop)
-            dropped, through = stored * mask if len(mask) else stored, torch.empty_like(stored, dtype=wide)
-            share, score, probability = (
-                layout.split_scores(x, group, cls_only) for x in (dropped, through, stored.to(wide))
-            )
-            for i, of_share, of_score in zip(members, share, score, strict=True):
-                _multiply(dv[i], of_share.mT, out[i], types[i], factor)
-                _multiply(of_score, out[i], v[i].mT, types[i], factor)
+            shapes = layout.score_shapes(group, cls_only)
+            through = torch.empty_like(stored, dtype=wide)  # the gradient of the probabilities
+            scores, shares = _views(through, shapes), _views(stored * mask if len(mask) else stored, shapes)
+            for i, score, share in zip(group, scores, shares, strict=True):
+                _multiply(dv[i], share.mT, out[i], types[i], factor)
+                _multiply(score, out[i], v[i].mT, types[i], factor)
             if len(mask):
                 through.mul_(mask.to(wide))
-            for i, of_score, of_probability in zip(members, score, probability, strict=True):
-                change = torch.ops.aten._softmax_backward_data(of_score, of_probability, -1, wide).to(types[i])
+            for i, score, probability in zip(group, scores, _views(stored.to(wide), shapes), strict=True):
+                change = torch.ops.aten._softmax_backward_data(score, probability, -1, wide).to(types[i])
                 _multiply(dq[i], change, k[i], types[i], scale)
                 _multiply(dk[i], change.mT, q[i], types[i], scale)
         scattered = layout.scatter(gradients[0], grad, cls_only), *(layout.scatter(x, grad) for x in gradients[1:])

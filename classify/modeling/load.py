@@ -68,9 +68,9 @@ def load_pretrained(
 ) -> Classifier:
     """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.
 
-    With `keep_head` the output layer's rows are those of the same labels in the folder. `problem_type`
-    is that of transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the
-    weights do not fit it.
+    With `keep_head` the output layer's rows are copied from the same labels in the folder. `problem_type` is a word of
+    transformers. Raises InputError if transformers has no sequence classifier for the architecture, or the weights do
+    not fit it.
     """
     torch.manual_seed(seed)
     model, loading = _read_stock(
@@ -182,9 +182,9 @@ def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def _start_head(model: Any, folder: ModelFolder, kept: Sequence[str] | None, loading: Mapping[str, Any]) -> None:
-    """Copy the output layer's rows of the `kept` labels, in any order in the folder; without any it is drawn anew.
+    """Copy the output layer's rows of the `kept` labels, which have any order in the folder, or draw them anew.
 
-    An output layer that was loaded as it is has the classes of another table.
+    An output layer that was loaded whole has the classes of another table: it is drawn again.
     """
     layer = output_layer(model)
     name = next(name for name, module in model.named_modules() if module is layer)

