@@ -403,8 +403,8 @@ def inspect_run(inputs: RunInputs) -> Report:
     splits, cap, config = inputs.splits, inputs.model.max_length, inputs.config
     report = inspect_splits(splits, listed=_LISTED_CONFLICTS)
     report.task, report.languages = inputs.task.name, inputs.languages.among_detected
-    with modeling.loading.quiet_libraries():
-        tokenizer = modeling.loading.load_tokenizer(inputs.model)
+    with modeling.load.quiet_libraries():
+        tokenizer = modeling.load.load_tokenizer(inputs.model)
         tokens = tokenize_columns(tokenizer, splits.train.table, splits.columns.texts.inputs, cap)
         count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
         try:
