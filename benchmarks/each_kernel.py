@@ -23,10 +23,11 @@ from classify.data.split_table import split_table
 from classify.data.tokenize import TokenizedSplit, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.group import start
 from classify.launch.launch import Launch
-from classify.modeling.choose_packing import choose_packing
-from classify.modeling.hub import resolve_model
-from classify.modeling.kernels.registry import KERNELS
-from classify.modeling.loading import load_pretrained
+from classify.modeling.attention import KERNELS
+from classify.modeling.classifier import choose_packing
+from classify.modeling.cpu_layers import capabilities, onednn_is_faster
+from classify.modeling.find import resolve_model
+from classify.modeling.load import load_pretrained
 from classify.modeling.precision import choose_precision
 from classify.tasks.registry import recognize
 from classify.training.strategies.registry import make_strategy
@@ -48,11 +49,12 @@ def main() -> None:
     parser.add_argument("--steps-a-turn", type=int, default=4)
     options = parser.parse_args()
     device = torch.device(TrainingConfig(use_cpu=options.cpu)._setup_devices(Launch.read()).device)
-    for kernel in KERNELS:
-        if not kernel.applies(device):
-            continue
+    names = [KERNELS[device.type][0]] if device.type in KERNELS else []
+    if device.type == "cpu":
+        names += ["dropout", "linear"] if onednn_is_faster(capabilities()) else ["dropout"]
+    for name in names:
         ratios = []
-        runs = [steps(options, off) for off in ([kernel.name], [])]
+        runs = [steps(options, off) for off in ([name], [])]
         for turn in range(WARM_UP + options.turns):
             seconds = [0.0, 0.0]
             for place in (0, 1) if turn % 2 else (1, 0):
@@ -65,7 +67,7 @@ def main() -> None:
             if turn >= WARM_UP:
                 ratios.append(seconds[0] / seconds[1])
         low, middle, high = statistics.quantiles(ratios, n=4)
-        print(f"{kernel.name:18} without it {middle:.2f} x the time (quartiles {low:.2f}, {high:.2f})", flush=True)
+        print(f"{name:18} without it {middle:.2f} x the time (quartiles {low:.2f}, {high:.2f})", flush=True)
 
 
 def steps(options: argparse.Namespace, off: list[str]) -> Iterator[object]:

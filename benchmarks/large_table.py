@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--predict", metavar="FOLDER", help="the output folder of a run")
     options = parser.parse_args()
     from classify.config.schema import DEFAULT_MODEL
-    from classify.modeling.hub import resolve_model
+    from classify.modeling.find import resolve_model
     from classify.tables.read import read_table
 
     model = str(resolve_model(DEFAULT_MODEL).path)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from classify.config.schema import DEFAULT_MODEL
 from classify.data import sampler, tokenize
-from classify.modeling.hub import resolve_model
+from classify.modeling.find import resolve_model
 from classify.tables.read import read_table
 from classify.tables.roles import find_columns
 

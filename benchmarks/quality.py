@@ -162,8 +162,8 @@ def peer(name: str, python: str, folder: Path, seed: int, model: str) -> dict[st
 
 def model_folder(name: str, place: str) -> str:
     """The weights that this program would take for a set, as a folder that the other tools can load."""
-    from classify.modeling.hub import MULTILINGUAL_MODEL, resolve_model
-    from classify.modeling.loading import load_pretrained, load_tokenizer
+    from classify.modeling.find import MULTILINGUAL_MODEL, resolve_model
+    from classify.modeling.load import load_pretrained, load_tokenizer
 
     folder = resolve_model(MULTILINGUAL_MODEL if name in LANGUAGES else MODEL, pooling="first")
     if folder.quantized is None:

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     from classify.config.schema import DEFAULT_MODEL
-    from classify.modeling.hub import resolve_model
+    from classify.modeling.find import resolve_model
 
     model = str(resolve_model(DEFAULT_MODEL).path)
     found: dict[str, list[float]] = {"--help": [], "imports and the model": [], "first step": []}

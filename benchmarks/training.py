@@ -63,7 +63,7 @@ def review_words(draw: random.Random) -> int:
 def model_folder(name: str, tokenizer_folder: str, folder: Path) -> str:
     """The model's folder; "random-bert-base" is made on the spot, with a tokenizer from elsewhere."""
     from classify.config.schema import DEFAULT_MODEL
-    from classify.modeling.hub import resolve_model
+    from classify.modeling.find import resolve_model
 
     if name != RANDOM_BERT:
         return str(resolve_model(name or DEFAULT_MODEL).path)
@@ -80,7 +80,7 @@ def peak(dtype_name: str, tokens: int, config: dict[str, Any], gpu: bool) -> flo
     """Matrix-product peak in GFLOP/s, for products of the model's shapes, by whichever library this program takes."""
     import torch
 
-    from classify.modeling.kernels.linear import capabilities, multiply, onednn_is_faster
+    from classify.modeling.cpu_layers import capabilities, multiply, onednn_is_faster
 
     by_onednn = not gpu and dtype_name == "float32" and onednn_is_faster(capabilities())
     product = multiply if by_onednn else torch.nn.functional.linear

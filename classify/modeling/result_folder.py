@@ -51,7 +51,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     if not path.is_dir():
         got = "a file" if path.exists() else "no such folder"
         raise InputError(f"{model}: {got}. Expected the output folder of a training run.")
-    resume = f"Continue it with classify train --resume {shlex.quote(folder)}."
+    resume = f"Continue it with classify train --resume {shlex.quote(str(folder))}."
     try:
         settings = read_json(path / "classify.json")
     except FileNotFoundError:
