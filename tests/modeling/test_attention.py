@@ -84,7 +84,9 @@ def by_torch(*tensors: torch.Tensor, window: int, scale: float, dropout: float, 
 
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize(
-    ("way", "window"), [(attend, -1), (attend, 2), (by_torch, -1), (by_torch, 2), (padded, -1)], ids=lambda v: str(v)
+    ("way", "window"),
+    [(attend, -1), (attend, 2), (by_torch, -1), (by_torch, 2), (padded, -1)],
+    ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_attention_and_gradients_are_those_of_each_text_by_itself(way: Any, window: int, name: str) -> None:
     """First tokens alone have the same outputs, and gradients where theirs are the only ones."""
