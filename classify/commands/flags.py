@@ -39,8 +39,8 @@ class ModelOptions:
 
     def load(self, launch: Launch | None = None) -> Predictor:
         """Load the model; the processes of `launch` share the texts."""
-        return prediction.predictor.load_classifier(
-            self.model, use_cpu=self.use_cpu, precision=self.precision, distributed=launch is not None, launch=launch
+        return prediction.predictor.load_predictor(
+            self.model, use_cpu=self.use_cpu, precision=self.precision, launch=launch
         )
 
     def announce_errors(self, launch: Launch) -> AbstractContextManager[None]:

@@ -142,21 +142,20 @@ class Predictor(ABC):
 
 
 def load_classifier(
-    folder: str,
-    *,
-    use_cpu: bool = False,
-    precision: str = "auto",
-    distributed: bool = False,
-    launch: Launch | None = None,
+    folder: str, *, use_cpu: bool = False, precision: str = "auto", distributed: bool = False
 ) -> Predictor:
     """Load a result folder, e.g. `classify.load_classifier("runs/my-1").probabilities(["..."])`, or an exported one.
 
     This process predicts by itself, also in a job of several. With `distributed` the processes that a launcher started
     form a group and share the texts: each calls `probabilities` with the same texts, gets all results, and closes the
-    predictor, or uses it as a context manager. A command passes on its `launch`, which is read here otherwise. Raises
-    InputError if it is not a result folder.
+    predictor, or uses it as a context manager. Raises InputError if it is not a result folder.
     """
-    launch = (launch or Launch.read()) if distributed else None
+    launch = Launch.read() if distributed else None
+    return load_predictor(folder, use_cpu=use_cpu, precision=precision, launch=launch)
+
+
+def load_predictor(folder: str, *, use_cpu: bool, precision: str, launch: Launch | None) -> Predictor:
+    """Load a folder for the processes of `launch`, or for this process by itself; see `load_classifier`."""
     runtime = next((name for file, name in RUNTIMES.items() if (Path(folder) / file).exists()), "pytorch")
     module = importlib.import_module(f"classify.prediction.{runtime}")
     predictor: Predictor = module.load(folder, use_cpu=use_cpu, precision=precision, launch=launch)
