@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import gc
 import io
+import os
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
+from classify import distributed
 from classify.commands import COMMANDS, load_command, usage
-from classify.commands.failure import fail, print_error
-from classify.errors import InputError, Interrupted, discard_output
+from classify.errors import ClassifyError, InputError, Interrupted, discard_output, disk_refusal, escape_controls
 from classify.launch import process, signals
 from classify.versions import __version__, check_platform
 
@@ -70,3 +74,44 @@ def _dispatch(arguments: list[str]) -> int:
         hint = f"Did you mean {near[0]}?" if near else f"Expected one of {', '.join(COMMANDS)}; see classify --help."
         raise InputError(f"unknown command {name!r}. {hint}")
     return int(load_command(name).run(words, f"classify {name}"))
+
+
+def print_error(error: BaseException, debug: bool) -> int:
+    """Print an error's message and return its exit code."""
+    if isinstance(error, Interrupted) and not error.is_printed:
+        return error.exit_code
+    if isinstance(error, ClassifyError):
+        return fail(str(error), error.exit_code, debug)
+    if isinstance(error, BrokenPipeError):
+        # The reader of the output has ended, e.g. `| head`; that is not an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, ModuleNotFoundError):
+        where = f"{error.name!r} is not installed in {sys.prefix}"
+        return fail(f"the package {where}; pip install {error.name}, or install classify-text again", 1, debug)
+    if isinstance(error, ImportError) and error.path and Path(error.path).parent.samefile(sys.path[0] or "."):
+        return fail(f"{error.path} hides the module {error.name!r} that a library needs; rename it", 2, debug)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        hint = "; the temporary folder may be full (TMPDIR)" if not where and error.errno == errno.ENOSPC else ""
+        code = 1 if disk_refusal(error) is None else InputError.exit_code
+        return fail(f"{where}{error.strerror or error}{hint}", code, debug)
+    line = " ".join(str(error).split())[:300]
+    if isinstance(error, MemoryError) or ("torch" in sys.modules and distributed.memory.out_of_memory(error)):
+        return fail(f"out of memory ({line}); use a smaller --model, or free memory", 1, debug)
+    return fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug)
+
+
+def fail(message: str, code: int, debug: bool) -> int:
+    """Print the error, and return its code. Nobody waits: a launcher ends the other ranks, which may print it, too."""
+    if debug:
+        traceback.print_exc()
+    lines = [f"error: {line}\n" for line in escape_controls(message).split("\n")]
+    for name, text in (("stdout", ""), ("stderr", "".join(lines))):
+        stream = getattr(sys, name)
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:  # e.g. the terminal has closed, or | head has left: the exit code still says why
+            discard_output(name)
+    return code

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path
     table = tables.read.read_table(data, options=tables.options.ReadOptions.from_settings(stored))
-    inputs = [*tables.folders.list_files(data), options.apply]
+    inputs = [*tables.source.list_files(data), options.apply]
     prediction.inputs.check_out(options.out, inputs, len(table), len(table.columns), overwrite=options.overwrite)
     if options.data is None and table.sha256 != sha256:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from classify import prediction
-from classify.commands import failure
+from classify import distributed, prediction
 from classify.config.devices import DeviceConfig
 from classify.config.fields import above, between, option, parse
 from classify.config.schema import ReadConfig
@@ -25,6 +25,14 @@ SHARE = between(0, 1, include_high=True)
 
 model = functools.partial(option, "", "the output folder of a training run", metavar="FOLDER")
 overwrite = functools.partial(option, False, "replace the output file if it exists")
+
+
+def announce_errors(launch: Launch, settings: DeviceConfig) -> AbstractContextManager[None]:
+    """Tell the ranks of other machines of an error in this block, before the process group is formed."""
+    if not launch.spans_machines:
+        return contextlib.nullcontext()
+    group = distributed.group
+    return group.announce_errors(launch, lambda: group.start(settings._setup_devices(launch), settings.ddp_timeout))
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class ModelOptions:
 
     def announce_errors(self, launch: Launch) -> AbstractContextManager[None]:
         """Tell the ranks of other machines of an error in this block."""
-        return failure.announce_errors(launch, DeviceConfig(use_cpu=self.use_cpu))
+        return announce_errors(launch, DeviceConfig(use_cpu=self.use_cpu))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import psutil
 
 from classify import report, training
-from classify.commands.failure import announce_errors
+from classify.commands.flags import announce_errors
 from classify.config.parser import parse_training, training_parser
 from classify.launch.launch import Launch
 from classify.launch.nproc import run_processes
@@ -19,7 +19,7 @@ make_parser = training_parser
 def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program)
     launch = Launch.read(local_rank=config.training.local_rank)
-    training.inputs.check_start(config.training, launch)
+    config.training.check_start(launch)
     timeline = training.terminal.Timeline(psutil.Process().create_time())
     with announce_errors(launch, config.training):
         inputs = training.inputs.check_inputs(config, launch=launch)

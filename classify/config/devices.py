@@ -8,7 +8,8 @@ from typing import Literal
 from classify.config.fields import above, at_least, option
 from classify.launch.devices import STRATEGIES, StrategySpec
 from classify.launch.launch import Launch
-from classify.launch.plan import DevicePlan, Hardware, plan_devices
+from classify.launch.nproc import check_count
+from classify.launch.plan import DevicePlan, Hardware, check_strategy, plan_devices
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,13 @@ class DeviceConfig:
         starts the process group here; `classify.distributed.group.start` does that.
         """
         return plan_devices(launch, hardware, strategy=self.strategy, backend=self.ddp_backend, use_cpu=self.use_cpu)
+
+    def check_start(self, launch: Launch) -> None:
+        """Raise InputError where the flags contradict how this process was started. Needs no torch."""
+        if self.nproc is not None and not launch.is_worker:
+            check_count(self.nproc, launch)
+            launch = Launch("nproc", local_rank=0)  # the place of each process that will be started
+        check_strategy(launch, self.strategy, self.ddp_backend, self.use_cpu)
 
     @property
     def strategy_spec(self) -> StrategySpec:

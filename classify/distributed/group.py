@@ -12,14 +12,14 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psutil
 import torch
 
 from classify.distributed.world import World
-from classify.errors import ClassifyError, DeviceError
+from classify.errors import ClassifyError, DeviceError, InputError
 from classify.launch import process, signals
 from classify.launch.devices import accelerator_of
 from classify.launch.launch import Launch, export, take_listener
@@ -41,13 +41,14 @@ _formed = 0
 def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
     """Carry out a plan: set the device and the number of threads; several processes form the process group.
 
-    A collective. Raises DeviceError where not all ranks come, or two of them are on one device.
+    A collective. Raises DeviceError where not all ranks come, InputError where two of them are on one device.
     """
     device = torch.device(plan.device)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
-    threads = process.share_cores(plan.launch)
+    threads = choose_threads(os.environ, plan.launch, process.available_cores())
     if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
     if accelerator_of(device.type).in_torch_accelerator:
         torch.accelerator.set_device_index(device.index)
@@ -56,6 +57,26 @@ def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
     world = World(plan, device, timeout=timeout_seconds)
     world.topology = _topology(world)
     return world
+
+
+def choose_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
+    """The number of threads for this process, or None to keep the current setting.
+
+    torchrun sets OMP_NUM_THREADS=1 when it starts several processes. Only that setting (recognized by
+    TORCHELASTIC_RUN_ID) is overridden, and only if cores would stay idle. If nothing is set, several processes on one
+    machine share its cores.
+    """
+    several = launch.local_world_size > 1
+    share = max(1, cores // launch.local_world_size)
+    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
+    # srun binds a task to its cores, and `cores` counts only those. torchrun's processes share the cores of one task.
+    if several and launch.launcher == "srun" and by_srun.isdecimal():
+        share = max(1, min(cores, int(by_srun)))
+    setting = environment.get("OMP_NUM_THREADS")
+    if setting is None:
+        return share if several else None
+    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
+    return share if by_torchrun and share > 1 else None
 
 
 @contextlib.contextmanager
@@ -70,7 +91,7 @@ def announce_errors(launch: Launch, start_world: Callable[[], World]) -> Iterato
     except Exception as error:
         if launch.spans_machines:
             fault = str(error) if isinstance(error, ClassifyError) else f"{type(error).__name__}: {error}"
-            with contextlib.suppress(DeviceError), start_world() as world:  # this rank's own error is the one to print
+            with contextlib.suppress(InputError), start_world() as world:  # this rank's own error is the one to print
                 world.agree(fault)
         raise
 
@@ -90,7 +111,10 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     if interface is not None and interface.startswith("lo") and launch.world_size > launch.local_world_size:
         interface = _interface_towards(_OUTSIDE)  # /etc/hosts often maps the host name to loopback
     if interface is not None:
-        process.set_network_interface(interface)
+        # gloo's default is the interface that the host name resolves to; NCCL's is another one than loopback.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if interface.startswith("lo"):
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     assert plan.backend is not None
     _import_backend(plan)
     rank = f"rank {launch.rank} of {launch.world_size}"

@@ -1,7 +1,7 @@
 """Which launcher started this process, and as which of all processes: torchrun, srun, mpirun, `--nproc`, or none.
 
 *Rank* is this process's number among those of all machines, *local rank* its number on its machine; -1 means that no
-launcher started it. `Launch.read` is called once, where a command begins; what it returns is passed on.
+launcher started it. A command calls `Launch.read` where it begins, and passes on what that returns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decide device, parallel mode and strategy of this process: what `_setup_devices` of a configuration returns.
 
-`plan_devices` is a pure function, so tests can plan any hardware; `classify.distributed.group` carries it out. torch is
-imported only to detect the hardware. The local rank chooses the device; the global rank 0 writes files, since every
-machine has a local rank 0.
+Given the hardware `plan_devices` is a pure function, so tests can plan any; `classify.distributed.group` carries it
+out. torch is imported only to detect the hardware. The local rank chooses the device; the global rank 0 writes files,
+since every machine has a local rank 0.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def plan_devices(
     backend: str | None = None,
     use_cpu: bool = False,
 ) -> DevicePlan:
-    """Plan device, parallel mode and strategy. Pure: the same arguments give the same plan on any machine.
+    """Plan device, parallel mode and strategy: on any machine the same for the same launch, hardware and flags.
 
     Without `hardware` it is detected, which imports torch. Raises DeviceError if launch, hardware and flags contradict
     each other.

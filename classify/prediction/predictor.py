@@ -39,8 +39,8 @@ class Predictor(ABC):
     """A trained classifier. In a single process it is thread-safe.
 
     A runtime computes `outputs`; all else follows from these. `world` has the identity and the collectives of this
-    process; `precision` names that of the scores. `scope` tells texts that belong to none of the labels, where the
-    model was trained with --out-of-scope-label.
+    process; `precision` is that of the model (with auto, scores are in fp32). `scope` tells texts that belong to none
+    of the labels, where the model was trained with --out-of-scope-label.
     """
 
     world: Any

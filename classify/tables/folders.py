@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,6 @@ import numpy as np
 import pyarrow
 
 from classify.errors import InputError, disk_refusal, list_some
-from classify.files import split_paths
 from classify.findings import note
 from classify.tables.arrow_file import from_arrow
 from classify.tables.options import ReadOptions
@@ -30,20 +28,6 @@ _HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(
 _UNLABELLED = ("unsup", "unlabeled", "unlabelled")
 
 Reader = Callable[[str, str, ReadOptions], Table]
-
-
-def list_files(paths: str) -> list[str]:
-    """The files of a path, of a list with commas, or that match a pattern; the path itself where it is one.
-
-    Of a pattern by name, without hidden ones and empty ones, such as _SUCCESS.
-    """
-    found: list[str] = []
-    for part in split_paths(paths):
-        is_pattern = glob.has_magic(part) and not Path(part).exists()
-        files = sorted(map(Path, glob.glob(part, recursive=True))) if is_pattern else []
-        files = [file for file in files if file.is_file() and file.name[0] not in "._~" and file.stat().st_size]
-        found += list(map(str, files)) or [part]
-    return found or [paths]
 
 
 def read_several(names: Sequence[str], path: str, flag: str, options: ReadOptions, read: Reader) -> Table:

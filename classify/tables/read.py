@@ -11,7 +11,7 @@ from typing import NoReturn
 from classify.errors import InputError, list_some
 from classify.tables import arrow_file, csv_file, excel, folders, json_file
 from classify.tables.options import ReadOptions
-from classify.tables.source import Source
+from classify.tables.source import Source, list_files
 from classify.tables.table import Table
 
 SUFFIXES = (*json_file.SUFFIXES, *arrow_file.SUFFIXES, *excel.SUFFIXES, *csv_file.SUFFIXES)
@@ -37,7 +37,7 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions = ReadOptio
 
     Raises InputError with all faults, and QuestionError where the file leaves open how it is to be read.
     """
-    names = folders.list_files(path)
+    names = list_files(path)
     if names == [path]:
         return _read_one(path, flag, options)
     return folders.read_several(names, path, flag, options, _read_one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import glob
 import gzip
 import hashlib
 import io
@@ -177,3 +178,17 @@ def stem_of(paths: str) -> str:
     name = Path("stdin" if is_stream(paths) else split_paths(paths)[0])
     stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
     return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
+
+
+def list_files(paths: str) -> list[str]:
+    """The files of a path, of a list with commas, or that match a pattern; the path itself where it is one.
+
+    Of a pattern by name, without hidden ones and empty ones, such as _SUCCESS.
+    """
+    found: list[str] = []
+    for part in split_paths(paths):
+        is_pattern = glob.has_magic(part) and not Path(part).exists()
+        files = sorted(map(Path, glob.glob(part, recursive=True))) if is_pattern else []
+        files = [file for file in files if file.is_file() and file.name[0] not in "._~" and file.stat().st_size]
+        found += list(map(str, files)) or [part]
+    return found or [paths]

@@ -78,7 +78,8 @@ def save(
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
     `files` adds more files to the new folder. `keep` gets the steps of all checkpoints, ascending, and returns those to
-    keep; the new one always stays. Raises OSError if the disk is full or not writable; no partial checkpoint is left.
+    keep; the new one always stays. Raises OSError, or safetensors' SafetensorError, if the disk is full or not
+    writable; no partial checkpoint is left.
     """
     make_folders(folder)
     final = folder / folder_name(step)

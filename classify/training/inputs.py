@@ -26,7 +26,6 @@ from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
 from classify.findings import Finding, decided, note
-from classify.launch import nproc, plan
 from classify.launch.launch import Launch
 from classify.modeling.coverage import check_coverage
 from classify.modeling.find import ModelFolder, check_frozen, resolve_model
@@ -74,7 +73,7 @@ def check(
 ) -> RunInputs:
     """Check a configuration that was built in Python, then all that `check_inputs` does."""
     config = config.validate()
-    check_start(config.training, launch)
+    config.training.check_start(launch)
     return check_inputs(config, parts, in_memory, launch)
 
 
@@ -226,14 +225,6 @@ def _note_renamed(task: Task, splits: Splits) -> list[str]:
     added = [*task.answers.columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
-
-
-def check_start(training: TrainingConfig, launch: Launch) -> None:
-    """Raise InputError where the flags contradict how this process was started."""
-    if training.nproc is not None and not launch.is_worker:
-        nproc.check_count(training.nproc, launch)
-        launch = Launch("nproc", local_rank=0)  # the place of each process that will be started
-    plan.check_strategy(launch, training.strategy, training.ddp_backend, training.use_cpu)
 
 
 def _check_standard_input(config: RunConfig, launch: Launch) -> None:

@@ -23,9 +23,10 @@ takes the steps. After each one the callbacks log, score the validation rows and
 folder (`result_files`). The report and the model card are made from its files alone, after training
 (`classify.report`).
 
-**Errors.** What all ranks see ends each of them with the same line. What one rank alone sees, such as a full disk, it
-tells the others where all of them meet next (`World.sync_errors`). A signal ends the loop after the same step on all
-ranks and behind a checkpoint, and raises `Interrupted`.
+**Errors.** What all ranks see ends each of them with the same line. Around checkpoints and the files of a run, what one
+rank alone sees, such as a full disk, reaches the others at the block's end (`World.sync_errors`). Elsewhere that rank
+prints its line and ends, and the others lose it in their next exchange. A signal ends the loop after the same step on
+all ranks and behind a checkpoint, and raises `Interrupted`.
 """
 
 from __future__ import annotations

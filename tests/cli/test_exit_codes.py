@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from classify import cli
-from classify.commands import failure
 from classify.errors import InputError, Interrupted
 from classify.serving.batching import QueueFullError
 from classify.tables.decide import Question, QuestionError
@@ -61,7 +60,7 @@ def test_an_error_is_printed_where_standard_output_cannot_be_written(
     stream = os.fdopen(writer, "w")
     stream.write("a line in its buffer")
     monkeypatch.setattr(sys, "stdout", stream)
-    assert failure.fail("what is wrong", 2, debug=False) == 2
+    assert cli.fail("what is wrong", 2, debug=False) == 2
     assert capsys.readouterr().err == "error: what is wrong\n"
     with contextlib.suppress(OSError):
         stream.close()

@@ -10,7 +10,6 @@ from classify.config.schema import TrainingConfig
 from classify.distributed.group import _check_master_address
 from classify.errors import DeviceError
 from classify.launch.launch import Launch, export
-from classify.training.inputs import check_start
 
 
 def test_a_place_given_by_hand_replaces_what_stood_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +28,7 @@ def test_a_place_given_by_hand_replaces_what_stood_there(monkeypatch: pytest.Mon
 def test_the_flag_of_old_launchers_stands_for_the_variable() -> None:
     environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     place = Launch.read(environment, local_rank=1)
-    check_start(TrainingConfig(use_cpu=True, local_rank=1), place)
+    TrainingConfig(use_cpu=True, local_rank=1).check_start(place)
     assert not place.is_main
     assert place.spans_machines, "nobody says how many of the two are here"
     assert not place.is_local_main
