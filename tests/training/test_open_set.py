@@ -180,12 +180,6 @@ def test_every_way_to_predict_answers_alike(trained: Path, capsys: Any) -> None:
     assert [answer.confidence for answer in answers] == pytest.approx(list(map(float, table.column("confidence"))))
 
 
-def test_usual_names_are_proposed(model_folder: Path, table_with_odd_rows: Path, tmp_path: Path) -> None:
-    inputs = check(make_config(model_folder, table_with_odd_rows, tmp_path / "out"))
-    assert "OOS" in inputs.task.labels, "it is not guessed"
-    assert any("--out-of-scope-label OOS" in finding.text for finding in inputs.findings)
-
-
 def test_what_does_not_apply_is_refused(trained: Path, model_folder: Path, table: Path, tmp_path: Path) -> None:
     scores = write_rows(tmp_path / "s.csv", [(text, str(number / 7)) for number, (text, _) in
                                              enumerate(tiny.table_rows(60, seed=3))])  # fmt: skip
