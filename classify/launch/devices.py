@@ -202,10 +202,12 @@ def backend_of(name: str) -> Backend:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """What the device plan and checks of flags ask of a strategy; `classify.training.strategies` implements it."""
+    """What the device plan and checks of flags ask of a strategy."""
 
     # PyTorch's name.
     display_name: str
+    # Module in `classify.training.strategies`, and the class that implements it.
+    implementation: tuple[str, str]
     # One process drives all devices; else each device has its own.
     one_process: bool = True
     # The weights are divided over the devices.
@@ -228,9 +230,9 @@ class StrategySpec:
 
 
 STRATEGIES = {
-    "none": StrategySpec("one device", may_split_steps=True, records_graphs=True),
-    "dp": StrategySpec("DataParallel", replicates_model=True),
-    "ddp": StrategySpec("DistributedDataParallel", one_process=False, may_split_steps=True),
-    "fsdp": StrategySpec("FSDP2", one_process=False, splits_weights=True),
-    "model": StrategySpec("model parallelism", splits_weights=True),
+    "none": StrategySpec("one device", ("base", "Strategy"), may_split_steps=True, records_graphs=True),
+    "dp": StrategySpec("DataParallel", ("data_parallel", "DataParallelStrategy"), replicates_model=True),
+    "ddp": StrategySpec("DistributedDataParallel", ("ddp", "DDPStrategy"), one_process=False, may_split_steps=True),
+    "fsdp": StrategySpec("FSDP2", ("fsdp", "FSDPStrategy"), one_process=False, splits_weights=True),
+    "model": StrategySpec("model parallelism", ("model", "ModelStrategy"), splits_weights=True),
 }

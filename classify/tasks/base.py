@@ -238,9 +238,10 @@ class Answers(ABC):
 class Scores(ABC):
     """How good the `answers` are. Predictions and targets have the form of `Targets.encode`.
 
-    Metrics are larger for better models, except those in `evaluation.metrics.ERRORS`. `primary` compares models, the
-    baseline among them; `selection` are the metrics that may select the best weights, first the default. `share` is the
-    metric that is a proportion of rows, or None. `row_metric` is the mean of `row_scores`.
+    Metrics are larger for better models, except those in `evaluation.metrics.ERRORS`, none of which may be
+    `primary`: that one compares models, the baseline among them. `selection` are the metrics that may select the
+    best weights, first the default. `share` is the metric that is a proportion of rows, or None. `row_metric` is
+    the mean of `row_scores`.
     """
 
     primary: ClassVar[str]

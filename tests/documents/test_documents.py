@@ -78,3 +78,10 @@ def test_the_commands_in_configs_have_flags_that_exist() -> None:
     pods = [replica["template"]["spec"]["containers"][0]["command"] for replica in job.values()]
     for words in (["classify", *shlex.split(service[1])], ["classify", *json.loads(image[1])[1:]], *pods):
         assert not unknown_flags([word for word in words if word != "--resume"]), words
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_file_that_developers_are_sent_to_exists(page: str) -> None:
+    named = set(re.findall(r"`([\w./]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
+    places = [ROOT, ROOT / "classify", *(ROOT / "classify").iterdir()]
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []

@@ -10,15 +10,6 @@ from classify.modeling.classifier import Classifier
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.cuda_graphs import GraphStrategy, graphs_apply
 
-# Modules and classes, imported where they are used: FSDP2 takes half a second.
-_IMPLEMENTATIONS = {
-    "none": ("base", "Strategy"),
-    "dp": ("data_parallel", "DataParallelStrategy"),
-    "ddp": ("ddp", "DDPStrategy"),
-    "fsdp": ("fsdp", "FSDPStrategy"),
-    "model": ("model", "ModelStrategy"),
-}
-
 
 def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) -> Strategy:
     """Make the strategy for a model that is placed, and whose precision is set; on one device with CUDA graphs."""
@@ -28,6 +19,7 @@ def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) 
 
 def find_strategy(world: World) -> type[Strategy]:
     """Find the class that the device plan names, which places the model before `make_strategy` is called."""
-    module, name = _IMPLEMENTATIONS[world.plan.strategy]
+    module, name = world.plan.spec.implementation
+    # Imported here, since FSDP2 takes half a second.
     implementation: type[Strategy] = getattr(importlib.import_module(f"classify.training.strategies.{module}"), name)
     return implementation
