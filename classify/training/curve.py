@@ -48,12 +48,12 @@ def measure_curve(
     task, metrics = trained_task(str(folder)), read_json(folder / "metrics.json")
     name, (rows, trained_with) = task.scores.share or task.scores.primary, read_run(folder)
     final = metrics["test"] or metrics["eval"]
-    values = {**stored_values(folder), "preset": preset}
+    settings = {**stored_values(folder), "preset": preset}
     if preset != trained_with:  # the settings that a preset decides are chosen again
-        values = {key: value for key, value in values.items() if key not in (*PRESETS["fast"], "max_steps")}
+        settings = {key: value for key, value in settings.items() if key not in (*PRESETS["fast"], "max_steps")}
     points, half = [], dict[str, list[float]]()
     for size, draw in sizes:
-        scores = _train_part(folder, values, size, draw)
+        scores = _train_part(folder, settings, size, draw)
         if size == rows:
             final = scores
         else:

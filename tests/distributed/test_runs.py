@@ -136,7 +136,7 @@ def count_own_rows(folder: Path, texts: list[str]) -> None:
         classifier.probabilities(texts[:2])  # the check of packing computes texts on every rank
 
         def counted(tokens: Any, rows: Any) -> Any:
-            own.extend(rows.tolist())
+            own.extend(classifier.world.rank + classifier.world.world_size * row for row in rows.tolist())
             return collate(tokens, rows)
 
         classifier.classifier.batch = counted  # type: ignore[method-assign]
