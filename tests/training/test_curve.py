@@ -64,7 +64,7 @@ def test_the_splits_are_those_of_the_run(kind: str, model_folder: Path, tmp_path
             more[name] = str(tiny.write_table(tmp_path / f"{name}.csv", tiny.table_rows(30, seed=seed)))
         more["split_column"] = "none"
     if kind == "a time":
-        more |= {"split_by_time": "time", "time_format": "%Y-%m-%dT%f"}
+        more |= {"split_by_time": "time", "split_column": "none", "time_format": "%Y-%m-%dT%f"}
     folder = train(make_config(model_folder, tmp_path / "my.csv", tmp_path / "out", max_steps=2, **more))
     assert main(["curve", "--model", str(folder), "--draws", "1"]) == 0
     assert json.loads((folder / "curve.json").read_text())["points"]
