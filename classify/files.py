@@ -24,7 +24,7 @@ TEMPORARY = ".making-"
 
 
 @contextmanager
-def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: None) -> Iterator[Path]:
+def atomic_path(path: Path, before_replacing: Callable[[], object] | None = None) -> Iterator[Path]:
     """Yield a temporary path; its file or folder is flushed to disk and renamed when the block ends.
 
     An existing file is replaced; a folder is not, so `before_replacing` may remove one. Where the block fails nothing
@@ -38,7 +38,8 @@ def atomic_path(path: Path, before_replacing: Callable[[], object] = lambda: Non
         if is_folder:
             flush_files(temporary)
         flush(temporary)
-        before_replacing()
+        if before_replacing is not None:
+            before_replacing()
         temporary.replace(path)
         # An unreadable parent folder, or a disk without this flush, is not a reason to fail for a file.
         with contextlib.nullcontext() if is_folder else contextlib.suppress(OSError):

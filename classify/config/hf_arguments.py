@@ -135,21 +135,29 @@ def _data_set(name: str) -> str:
     return name if name.startswith("hub:") or Path(name.partition(":")[0]).exists() else f"hub:{name}"
 
 
-# Arguments with another name here: a function from the value to (field, value).
-TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
-    "load_best_model_at_end": lambda _: ("keep", "best"),
+# Switches with another name here: the field and its value where they are on.
+_SWITCHES = {
+    "load_best_model_at_end": ("keep", "best"),
+    "do_regression": ("task", "regression"),
+    "bf16": ("precision", "bf16"),
+    "fp16": ("precision", "fp16"),
+    "tf32": ("precision", "tf32"),
+}
+# Other arguments with another name here: a function from the value to (field, value).
+_TRANSLATED: dict[str, Callable[[Any], tuple[str, Any]]] = {
     "task_name": lambda raw: ("data", f"hub:nyu-mll/glue:{str(raw).lower()}"),
     "dataset_name": lambda raw: ("data", _data_set(str(raw))),
-    "do_regression": lambda _: ("task", "regression"),
-    "bf16": lambda _: ("precision", "bf16"),
-    "fp16": lambda _: ("precision", "fp16"),
-    "tf32": lambda _: ("precision", "tf32"),
     "warmup_ratio": _warmup,
     "per_gpu_train_batch_size": lambda raw: ("per_device_train_batch_size", raw),
 }
-_SWITCHES = ("load_best_model_at_end", "do_regression", "bf16", "fp16", "tf32")
+TRANSLATED = frozenset(_SWITCHES.keys() | _TRANSLATED.keys())
 # Every name of the three lists.
-NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED.keys()))
+NAMES = tuple(sorted(NO_EFFECT | REFUSED.keys() | TRANSLATED))
+
+
+def translate(name: str, raw: Any) -> tuple[str, Any]:
+    """The field and value of an argument in `TRANSLATED`. Raises InputError for a value that is none."""
+    return _SWITCHES[name] if name in _SWITCHES else _TRANSLATED[name](raw)
 
 
 def join_configuration(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +181,7 @@ def is_switch_off(name: str, raw: Any) -> bool:
 
 def turned_off(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
     """The field and value that each switch which is turned off would have set; a file's may not."""
-    return [TRANSLATED[name](True) for name, raw in arguments.items() if is_switch_off(name, raw)]
+    return [_SWITCHES[name] for name, raw in arguments.items() if is_switch_off(name, raw)]
 
 
 def has_no_effect(name: str, raw: Any, given: Mapping[str, Any]) -> bool:

@@ -118,7 +118,7 @@ class _Settings:
                 self.faults.append(f"{typed}: {hf_arguments.REFUSED[name]}.")
             else:
                 try:
-                    at, value = hf_arguments.TRANSLATED[name](raw)
+                    at, value = hf_arguments.translate(name, raw)
                 except InputError as error:
                     self.faults += [f"{where}{fault}" for fault in error.faults]
                     continue

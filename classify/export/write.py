@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -57,7 +58,10 @@ def export_model(model: str, target: Target, out: Path) -> Check:
     with load_classifier(model, use_cpu=True, precision="fp32") as predictor:
         sample = draw_sample(predictor)
         make_folders(out.parent)
-        with _naming(out), atomic_path(out, before_replacing=lambda: shutil.rmtree(out, ignore_errors=True)) as made:
+        with (
+            _naming(out),
+            atomic_path(out, before_replacing=functools.partial(shutil.rmtree, out, ignore_errors=True)) as made,
+        ):
             made.mkdir()
             for name in _COPIED:
                 if (run / name).exists():

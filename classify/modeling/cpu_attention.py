@@ -10,6 +10,7 @@ computes its texts.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -224,7 +225,7 @@ def attend(
     if not q.requires_grad:
         return None
     heads = q.shape[1]
-    layout: Layout = bounds.cached(heads, lambda: make_layout(bounds.groups, heads))
+    layout: Layout = bounds.cached(heads, functools.partial(make_layout, bounds.groups, heads))
     if any(bucket.scores > max(_LONG, _CACHED) for bucket in layout.buckets):
         return None
     with torch.autocast(q.device.type, enabled=False):

@@ -11,6 +11,7 @@ from classify import prediction
 from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.files import read_json, write_json
+from classify.prediction.occlusion import strongest
 from classify.tasks.base import Task
 
 FILE = "explanations.json"
@@ -52,7 +53,7 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
             characters += min(most, sum(map(len, inputs[row])))
             label = predictor.labels[output]
             text: Any = inputs[row][0] if texts.pair is None else inputs[row]
-            ranked = sorted(predictor.explain(text, label), key=lambda word: -abs(word.score))[:_WORDS]
+            ranked = strongest(predictor.explain(text, label), _WORDS)
             words = [[word.word, round(word.score, 3)] for word in ranked]
             explanations[str(row)] = {"output": label, "words": words}
     write_json(folder / FILE, explanations)

@@ -51,3 +51,8 @@ def _group_sentences(text: str) -> list[tuple[int, int]]:
     spans = [match.span() for match in _SENTENCE.finditer(text)]
     size = math.ceil(len(spans) / _MOST)
     return [(spans[first][0], spans[min(first + size, len(spans)) - 1][1]) for first in range(0, len(spans), size or 1)]
+
+
+def strongest(words: Sequence[WordAttribution], most: int) -> list[WordAttribution]:
+    """The words that change the logit most, in either direction, the first one most."""
+    return sorted(words, key=lambda word: -abs(word.score))[:most]

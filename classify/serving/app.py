@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import operator
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
@@ -21,6 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.requests import ClientDisconnect
 
 from classify.files import read_json
+from classify.prediction.occlusion import strongest
 from classify.prediction.predictor import Predictor
 from classify.serving import is_loopback
 from classify.serving.batching import Batcher, QueueFullError
@@ -186,8 +188,7 @@ def make_app(
         """List the words of the first text that raise or lower the logit of its predicted label most."""
         text = (await _read(request, kind)).texts[0]
         words = await batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS)
-        ranked = sorted(words, key=lambda word: -abs(word.score))[:WORDS]
-        return [Word(word=word.word, score=word.score) for word in ranked]
+        return [Word(word=word.word, score=word.score) for word in strongest(words, WORDS)]
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:
@@ -268,7 +269,10 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
     values = predictor.answers(probabilities, in_scope)
     shares: Sequence[Any] = [None] * len(rows) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):
-        by_label = dict(sorted(zip(task.labels, row.tolist(), strict=True), key=lambda pair: -pair[1])[:top_k])
+        ranked = sorted(zip(task.labels, row.tolist(), strict=True), key=operator.itemgetter(1), reverse=True)
+        by_label = dict(ranked[:top_k])
+            sorted(zip(task.labels, row.tolist(), strict=True), key=operator.itemgetter(1), reverse=True)[:top_k]
+        )
         is_rejected = share is not None and value not in task.labels
         confidence = None if not task.answers.has_confidence else 1 - share if is_rejected else float(row.max())
         accepted = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ def read(source: Source, options: ReadOptions) -> Table:
     """Read all columns as text. Raises InputError where the file is damaged."""
     form = "Parquet" if source.head.startswith(_PARQUET) else "Arrow"
     table = from_arrow(_read_typed(source, form), source.path, source.sha256, form)
-    return replace(table, original=lambda: _read_typed(source, form))
+    return replace(table, original=functools.partial(_read_typed, source, form))
 
 
 def _read_typed(source: Source, form: str) -> pyarrow.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,7 +117,7 @@ def find_dialect(text: str, options: ReadOptions, path: str = "") -> Dialect:
     if '\\"' in text and '"' in quotes:
         candidates += [Dialect(sign, '"', escaped=True) for sign in (*delimiters, "")]
     rated = {dialect: _rate(dialect, text) for dialect in candidates}
-    best = max(rated, key=lambda dialect: rated[dialect])
+    best = max(rated, key=rated.__getitem__)
     rivals = {one.delimiter: one for one in rated if rated[one] == rated[best] and one.delimiter}
     if "delimiter" in options.like:
         return rivals.get(options.like["delimiter"], best)
@@ -137,7 +138,7 @@ def _rate(dialect: Dialect, text: str) -> tuple[float, int, int, bool]:
             counts[len(record)] += 1
     if not lines:  # one record
         return 0.0, len(records[0][1]) if records else 0, 0, False
-    width, covered = max(lines.items(), key=lambda item: (item[1], item[0]))
+    width, covered = max(lines.items(), key=operator.itemgetter(1, 0))
     used = bool(dialect.quote) and dialect.quote in text
     return covered * (1.0 if width > 1 else _ONE_COLUMN), min(width, 2), counts[width], used
 
@@ -158,7 +159,7 @@ def _read(source: Source, options: ReadOptions, encoding: Encoding) -> Table:
         if not sample:
             raise InputError(f"{source.path}: no row. Expected a header line with column names, then rows.")
         widths = Counter(len(record) for _, record in sample if record and isinstance(record, list))
-        width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(1, 0))[0]
+        width = max(widths.items(), key=operator.itemgetter(1, 0), default=(1, 0))[0]
         first = sample[0][1]
         if len(first) != width or isinstance(first, str):
             _refuse_first(source.path, sample, width)

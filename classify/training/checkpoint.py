@@ -9,6 +9,7 @@ ever unpickled.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import shlex
@@ -73,7 +74,7 @@ def save(
     state: dict[str, Any],
     *,
     keep: Callable[[list[int]], set[int]],
-    files: Callable[[Path], None] = lambda folder: None,
+    files: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write `folder`/step-<8 digits> from tensors by name; then remove checkpoints that `keep` leaves out.
 
@@ -85,11 +86,12 @@ def save(
     final = folder / folder_name(step)
     remove_temporaries(folder)
     # It exists where a run went back to an older checkpoint and came here again.
-    with atomic_path(final, lambda: _remove(final)) as temporary:
+    with atomic_path(final, functools.partial(_remove, final)) as temporary:
         temporary.mkdir()
         save_file(weights, temporary / "model.safetensors")
         save_file(optimizer, temporary / "optimizer.safetensors")
-        files(temporary)
+        if files is not None:
+            files(temporary)
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}, indent=1) + "\n", encoding="utf-8")
         _write_manifest(temporary)
     steps = [number for number, _ in _entries(folder)]

@@ -69,7 +69,7 @@ def contrastive_warmup(
     data: TokenizedSplit,
     task: Task,
     steps: int,
-    after_step: Callable[[ContrastiveStep], object] = lambda _: None,
+    after_step: Callable[[ContrastiveStep], object] | None = None,
     seconds: float | None = None,
 ) -> ContrastiveResult:
     """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`.
@@ -109,7 +109,8 @@ def contrastive_warmup(
             each = (spent - first) / (step - 1) if step > 1 else 0.0
             left = int((seconds - spent) / each) if each else planned if spent < seconds else 0
             steps = world.broadcast(min(planned, step + max(0, left)))
-        after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
+        if after_step is not None:
+            after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
     loss = float(trainer.loss)
     if not math.isfinite(loss):  # once it is not, it stays so
         raise ClassifyError(explain_divergence(f"the contrastive loss is {loss}"))

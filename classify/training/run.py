@@ -32,6 +32,7 @@ all ranks and behind a checkpoint, and raises `Interrupted`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,7 +97,7 @@ def train(
     try:
         with quiet_libraries():
             configure_terminal(config.training, is_main=launch.is_main)
-            with group.announce_errors(launch, lambda: _start(config.training, launch)):
+            with group.announce_errors(launch, functools.partial(_start, config.training, launch)):
                 inputs = inputs or check(config, parts, in_memory, launch)
                 if launch.is_main:
                     _print_inputs(inputs)  # before tokenizing, which takes long for large tables

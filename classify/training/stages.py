@@ -150,8 +150,8 @@ def fit(
     trainer: Trainer,
     callbacks: list[Callback],
     stopped_at: str | None = None,
-    end_requested: Callable[[], bool] = lambda: False,
-    save_requested: Callable[[], bool] = lambda: False,
+    end_requested: Callable[[], bool] = bool,
+    save_requested: Callable[[], bool] = bool,
 ) -> None:
     """Train to the end, or where `end_requested` on any rank; a checkpoint is due where `save_requested`.
 

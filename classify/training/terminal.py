@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from typing import Any
 
@@ -69,5 +70,5 @@ class Timeline:
 
     def describe(self) -> str:
         """E.g. "12.3 s (imports 2.1, steps 8.0, ...)", the longest phases first."""
-        ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
+        ordered = sorted(self.seconds.items(), key=operator.itemgetter(1), reverse=True)
         return f"{sum(self.seconds.values()):.1f} s ({', '.join(f'{name} {spent:.1f}' for name, spent in ordered)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,7 @@ class DDPStrategy(Strategy):
         wrapped.broadcast_buffers = False
         # A reducer that outlives the group would destroy it while holding the GIL, which gloo's thread may be waiting
         # for: a deadlock at exit. So reducers go first; the wrapped model cannot be used any more.
-        self.world.before_close(lambda: _drop_reducer(wrapped))
+        self.world.before_close(functools.partial(_drop_reducer, wrapped))
         return wrapped
 
     @contextlib.contextmanager
