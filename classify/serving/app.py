@@ -271,8 +271,6 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
     for value, row, share in zip(values, probabilities, shares, strict=True):
         ranked = sorted(zip(task.labels, row.tolist(), strict=True), key=operator.itemgetter(1), reverse=True)
         by_label = dict(ranked[:top_k])
-            sorted(zip(task.labels, row.tolist(), strict=True), key=operator.itemgetter(1), reverse=True)[:top_k]
-        )
         is_rejected = share is not None and value not in task.labels
         confidence = None if not task.answers.has_confidence else 1 - share if is_rejected else float(row.max())
         accepted = None
