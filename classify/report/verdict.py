@@ -150,7 +150,11 @@ def find_steps(result: Result) -> list[Step]:
     by_seed = any(one["what"] == "split" and one["flag"] == BY_SEED for one in run["guesses"])
     foldable = is_training and by_seed and run["config"]["data"]["test_data"] is None
     is_wrong = bool(result.scores["per_class"]) and bool((result.predicted != result.rows.targets).any())
+    # The note on labels that may be typing errors has the flag that merges them.
+    flags = (one.get("flag") or "" for one in run.get("findings", []))
+    merge = next((flag for flag in flags if flag.startswith("--label-names ")), "")
     table = [
+        (merge, "Merge the labels that are typing errors, if they are", f"{again} {merge}"),
         (
             suspects,
             f"Review the {count(suspects, 'label')} in {suspects_file.FILE}, which may be wrong: write x into the "

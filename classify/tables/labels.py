@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import itertools
 import json
 import math
@@ -51,6 +52,11 @@ _BETWEEN = re.compile(r"[^\w\s]+|\s\w{1,3}\s")
 _MOST_SIGNS = 20
 # Strings that NumPy prints beside each other, without a comma, which Python would read as one.
 _NUMPY = re.compile(r"""['"]\s+['"]""")
+# Similarity (difflib's ratio) from which a label may be a mistyped one, and its fewest letters.
+_ALIKE = 0.85
+_FEWEST_LETTERS = 4
+# Labels, the most frequent ones, among which typing errors are looked for.
+_MOST_COMPARED = 300
 # A row with fewer characters holds hardly a text: a share of the median, and at most.
 _HARDLY = 0.4
 _LONGEST_UNIT = 30
@@ -128,7 +134,35 @@ class ClassNames:
                         f"{rows} rows have the label {label!r}, which is read as missing; to keep it as a class: {keep}"
                     )
                 )
-        return found
+        return [*found, *self._describe_typos()]
+
+    def _describe_typos(self) -> list[Finding]:
+        """Note the labels that are spelled like a more frequent one, with the flag that merges all of them."""
+        rows = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
+        by_rows = sorted(rows, key=lambda name: (-rows[name], name))[:_MOST_COMPARED]
+        typos = {}
+        for place, typed in enumerate(by_rows):
+            more = (other for other in by_rows[:place] if rows[other] > rows[typed] and is_typo(typed, other))
+            if (meant := next(more, None)) is not None and not set(typed + meant) & set(",="):
+                typos[typed] = meant
+        if not typos:
+            return []
+        shown = [f"{typed!r} ({rows[typed]}) of {meant!r} ({rows[meant]})" for typed, meant in typos.items()]
+        flag = f"--label-names {shlex.quote(','.join(f'{typed}={meant}' for typed, meant in typos.items()))}"
+        text = f"labels that may be typing errors: {list_some(shown)}; if they are, give {flag}"
+        return [Finding("note", "", text, flag)]
+
+
+def is_typo(typed: str, meant: str) -> bool:
+    """Whether a name may be mistyped: it is nearly another one, and does not differ in digits or by a beginning."""
+    short, long = sorted((typed.lower(), meant.lower()), key=len)
+    if not _FEWEST_LETTERS <= len(short) <= len(long) <= _LONGEST_LABEL or long.endswith(short):
+        return False
+    if re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
+        return False
+    matcher = difflib.SequenceMatcher(None, short, long, autojunk=False)
+    # The first two are upper bounds of the third, which is quadratic in the length.
+    return matcher.real_quick_ratio() >= _ALIKE <= matcher.quick_ratio() and matcher.ratio() >= _ALIKE
 
 
 def _spelling_key(label: str, *, normalized: bool) -> str:
@@ -254,7 +288,13 @@ def _is_separator(cells: Collection[str], separator: str) -> bool | None:
     pairs = Counter(pair for parts in parts_of.values() for pair in itertools.pairwise(parts))
     # Parts that always come together may be one label with a sign in it.
     is_doubtful = any(1 < count == counts[one] == counts[other] for (one, other), count in pairs.items())
-    return None if is_doubtful or len(set(map(len, parts_of.values()))) == 1 else True
+    if is_doubtful or len(set(map(len, parts_of.values()))) > 1:
+        return None if is_doubtful else True
+    # The same number of parts in every cell: a name such as "Billing::Refund", whose first part never comes second and
+    # which has few of all pairs, else perhaps a record.
+    first, *others = (set(parts) for parts in zip(*parts_of.values(), strict=True))
+    size = math.prod(map(len, (first, *others)))
+    return False if first.isdisjoint(set().union(*others)) and 2 * len(parts_of) <= size else None
 
 
 def refuse_objects(cells: Iterable[str], where: str) -> None:
