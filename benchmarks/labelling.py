@@ -46,7 +46,7 @@ def compute_features(folder: Path, name: str) -> tuple[Any, Any, Any, Any]:
 def encode(predictor: Any, texts: list[str]) -> Any:
     """The frozen encoder's features (len(texts), width), of length 1."""
     tokens = predictor.tokenize(texts)
-    predictor.compute_logits(tokens)  # moves the model to its device
+    predictor.outputs(texts[:1])  # moves the model to its device
     features = compute_logits(predictor.classifier, tokens, np.arange(len(texts)), predictor.world, features=True)
     return features / np.linalg.norm(features, axis=1, keepdims=True)
 
