@@ -86,8 +86,10 @@ class DiskError(InputError):
     """The disk refuses a write of this process. Exit 2."""
 
 
-# Items of a list, and characters of a cell, that a message shows.
-SHOWN, EXCERPT = 5, 60
+# Items of a list that a message shows.
+SHOWN = 5
+# Characters of a cell that a message shows.
+EXCERPT = 60
 
 
 def list_some(

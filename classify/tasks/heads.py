@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 # Values of --class-weights that name no file.
-NONE, BALANCED = "none", "balanced"
+NONE = "none"
+BALANCED = "balanced"
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCAL_GAMMA = 2.0
 # C of logistic regression on features of an encoder that was trained on the same labels; see docs/recipe.md.
