@@ -277,7 +277,7 @@ def _as_setting(name: str, value: Any) -> Any:
 def inspect(data: Any, labels: Sequence[Any] | None = None, **options: Any) -> dict[str, Any]:
     """What `classify inspect --json` prints: rows, columns, task, classes, splits and findings.
 
-    Arguments and errors are those of `train`, without your own parts; nothing is trained.
+    Takes the arguments of `train` but for your own parts, and raises its errors; nothing is trained.
     """
     config, by_flag = _configure(data, labels, options)
     return asdict(training.inputs.inspect_run(training.inputs.check(config, in_memory=by_flag)))

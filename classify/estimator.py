@@ -27,7 +27,7 @@ from classify.prediction import explanations
 from classify.tasks.registry import trained_task
 
 _SPLIT_COLUMN = "split"
-# Flags after which the classes of a run are no longer those of y.
+# Flags after which a run has other classes than y.
 _RENAMING = ("label_names", "unlabelled_value", "out_of_scope_label")
 # What `save` adds to a run's folder: parameters and classes with their type.
 _ESTIMATOR = "estimator.json"

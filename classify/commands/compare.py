@@ -33,7 +33,7 @@ def make_parser(program: str) -> CommandParser[Options]:
         Options,
         program,
         "Compare runs or evaluations on the rows that all of them scored; the first is the reference. With --model and "
-        "--data, tell whether the texts of a new table differ from those of a run.",
+        "--data, tell whether the texts of a new table differ from a run's.",
         f"{program} FOLDER FOLDER [FOLDER ...] [flags], or {program} --model FOLDER --data FILE [flags]",
     )
 

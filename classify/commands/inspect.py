@@ -12,12 +12,12 @@ from classify.config.parser import parse_training, training_parser
 from classify.errors import InputError, escape_controls
 from classify.launch.launch import Launch
 
-_DESCRIPTION = "Inspect a table without training; the flags are those of classify train."
+_DESCRIPTION = "Inspect a table without training; it takes the flags of classify train."
 make_parser = functools.partial(training_parser, description=_DESCRIPTION)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    """Inspect a table; the flags are those of training. With --json one JSON object is printed."""
+    """Inspect a table; it takes the flags of training. With --json one JSON object is printed."""
     config = parse_training(arguments, program, _DESCRIPTION)
     if config.training.nproc is not None or Launch.read().is_launched:
         raise InputError("classify inspect runs in one process; start it without --nproc or a launcher.")

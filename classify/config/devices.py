@@ -83,5 +83,5 @@ class DeviceConfig:
 
     @property
     def strategy_spec(self) -> StrategySpec:
-        """The strategy's properties; "auto", or an invalid name, has those of one device."""
+        """The strategy's properties; "auto", or an invalid name, counts as one device."""
         return STRATEGIES.get(str(self.strategy), STRATEGIES["none"])

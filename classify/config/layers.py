@@ -33,7 +33,7 @@ def merge_settings(given: Mapping[str, Any], faults: Iterable[str] = ()) -> RunC
     """Merge what is `given` with its `config`, with the run of --resume and that of `like`, in this order.
 
     `given` has the values by name: fields, flags with _ for -, and arguments of other scripts; None is no value. Raises
-    InputError with all faults, those of parsing included.
+    InputError with all faults, including faults of parsing.
     """
     own = ("config", "like", "debug")
     flags = {name: value for name, value in given.items() if name not in own and value is not None}

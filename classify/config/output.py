@@ -10,7 +10,7 @@ from classify.config.fields import above, at_least, option
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Part of `TrainingConfig`; field names are those of `transformers.TrainingArguments` wherever it has the field."""
+    """Part of `TrainingConfig`; fields are named as in `transformers.TrainingArguments` wherever it has them."""
 
     output_dir: str | None = option(
         None, "output folder (default: runs/<name of data>-<n>)", metavar="DIR", common=True, restored=False

@@ -53,7 +53,7 @@ class RunConfig:
     ) -> RunConfig:
         """Build from {field name: raw value}; convert strings. Raises InputError with all faults.
 
-        `names` maps a field to its name in messages; `faults` are those of parsing; `others` are fields of RunConfig.
+        `names` maps a field to its name in messages; `faults` come from parsing; `others` are fields of RunConfig.
         """
         names, faults = names or {}, ErrorList(faults)
         parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}

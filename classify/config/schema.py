@@ -1,6 +1,6 @@
 """Settings of a run, declared in classes by subject; `classify.config.run_config` combines them.
 
-Field names are those of `transformers.TrainingArguments` wherever it has the field. A field's metadata holds its
+Fields are named as in `transformers.TrainingArguments` wherever it has them. A field's metadata holds its
 flag, the aliases of other scripts and the help text; `classify.config.parser` reads it.
 """
 
@@ -114,7 +114,7 @@ class DataConfig(ReadConfig):
         metavar="LABEL",
     )  # fmt: skip
     label_names: str | None = option(
-        None, "names of labels, those of one name are one class: 0=negative,1=positive", metavar="A=B", several=True
+        None, "names of labels; labels of one name become one class: 0=negative,1=positive", metavar="A=B", several=True
     )
     normalize_labels: Literal["auto", "none"] = option(
         "auto", "auto: labels that differ only in case, spaces or Unicode form are one class; none: separate classes",

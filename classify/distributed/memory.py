@@ -66,7 +66,7 @@ def _memory_left() -> int:
 
 
 def used_memory(device: torch.device) -> int:
-    """The bytes of a device's memory that this process has allocated, or those of the process if not known."""
+    """The bytes of a device's memory that this process has allocated; the process's own memory if that is not known."""
     allocated = None
     if accelerator_of(device.type).in_torch_accelerator:
         allocated = getattr(torch.get_device_module(device), "memory_allocated", None)

@@ -59,7 +59,7 @@ def write_predictions(
     *,
     for_excel: bool = False,
 ) -> None:
-    """Write `rows` of the table, ascending, with all its columns and those of `names`, which `cells` has for each row.
+    """Write `rows` of the table, ascending, with all its columns, then `names`, whose cells of each row `cells` yields.
 
     The format follows from the extension of the file; see `CSVStream` for `for_excel`.
     """

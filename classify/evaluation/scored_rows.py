@@ -24,7 +24,7 @@ SURE = 0.05
 class ScoredRows:
     """Hashes (rows,) of the texts, targets (rows, ...), calibrated logits (rows, outputs) and predictions.
 
-    `predicted` are the model's predictions (None in files of earlier versions), `baseline` those of the baseline, if
+    `predicted` are the model's predictions (None in files of earlier versions), `baseline` the baseline's, if
     any; both have the form of the targets. `trained` (rows,): whether the model has trained on the text.
     """
 

@@ -42,7 +42,7 @@ def write_suspects(
     """Write the suspects among `rows` (n,) of a table, by their place in the file, with its ID column if it has one.
     `accept` is empty: whoever reviews a line writes x there if its suggestion is right.
 
-    `columns` are those of the text and the label. Labels are written as most rows of a class have them, not as the
+    `columns` name the text and the label. Labels are written as most rows of a class have them, not as the
     class is named.
     """
     id_column = find_id_column(table)
@@ -65,7 +65,7 @@ def write_suspects(
 def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[str]:
     """The labels of all rows after the accepted changes of suspects.csv.
 
-    `columns` are those of the text and the label. Raises InputError where no line is accepted, where the file does not
+    `columns` name the text and the label. Raises InputError where no line is accepted, where the file does not
     fit the table, and for a label that no row of the table has.
     """
     suspects = read_table(str(path), "--apply", ReadOptions(header=True))

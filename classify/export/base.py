@@ -75,7 +75,7 @@ class Check:
 
     @classmethod
     def compare(cls, task: Task, sample: Sample, logits: npt.NDArray[np.float32]) -> Check:
-        """Compare the `logits` of an exported model with those of the run."""
+        """Compare the `logits` of an exported model with the run's."""
         targets, both, judge = sample.scored.targets, (sample.logits, logits), task.scores
         rows = len(targets)
         old, new = (task.answers.probabilities(values) for values in both)

@@ -144,7 +144,7 @@ def _several_processes(topology: Sequence[Entry], plan: DevicePlan, each_node: b
     where = f"{machines} machine{'s' if machines > 1 else ''}"
     return {
         "world size": f"{len(topology)} processes on {where}, {plan.spec.display_name} over {plan.backend}",
-        "rank": "number of the process among those of all machines",
+        "rank": "number of the process among the processes of all machines",
         "local rank": "number of the process on its machine; "
         + ("it chooses the device" if plan.device != "cpu" else "all share the CPUs"),
         "rows": "each step's rows are divided by token count, and none is repeated",

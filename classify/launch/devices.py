@@ -16,7 +16,7 @@ _MIN_ROWS = 8
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A kind of device by torch's name; the defaults are those of an unknown vendor's."""
+    """A kind of device by torch's name; the defaults suit an unknown vendor's."""
 
     kind: str
     # Backend of its process groups, and the module that registers it where torch does not.
@@ -171,7 +171,7 @@ def accelerator_of(kind: str) -> Accelerator:
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend of process groups; the defaults are those of a vendor's."""
+    """A backend of process groups; the defaults suit a vendor's own."""
 
     name: str
     # It exchanges tensors in main memory, by threads of each process: CPU runs can use it, ranks may share a device,

@@ -1,7 +1,7 @@
 """Which launcher started this process, and as which of all processes: torchrun, srun, mpirun, `--nproc`, or none.
 
-*Rank* is this process's number among those of all machines, *local rank* its number on its machine; -1 means that no
-launcher started it. A command calls `Launch.read` where it begins, and passes on what that returns.
+*Rank* is this process's number among the processes of all machines, *local rank* its number on its machine; -1 means
+that no launcher started it. A command calls `Launch.read` where it begins, and passes on what that returns.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OPEN_MPI_JOB = (
 
 @dataclass(frozen=True)
 class Launch:
-    """Place of this process among all; the defaults are those of a process without a launcher.
+    """Place of this process among all; the defaults are a process without a launcher.
 
-    `machine` is None if the launcher does not number the machines; then host names decide. `address` and `port` are
-    those of the ranks' store. `restarts` counts how often the launcher has restarted the job. `is_complete`: it says
+    `machine` is None if the launcher does not number the machines; then host names decide. `address` and `port`
+    belong to the ranks' store. `restarts` counts how often the launcher has restarted the job. `is_complete`: it says
     how many processes are on this machine. `backend` is the one it asks for.
     """
 

@@ -299,7 +299,7 @@ def check_same_kind(places: Sequence[tuple[str, str]]) -> None:
 
 
 def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
-    """Raise InputError if two ranks are on the same device; `identities` are those of all ranks, in rank order."""
+    """Raise InputError if two ranks are on the same device; `identities` has one of each rank, in rank order."""
     for rank, identity in enumerate(identities):
         first = identities.index(identity)
         if first < rank:

@@ -1,4 +1,4 @@
-"""Choose the texts whose labels would teach a model most: those of which it is least certain, near-copies once.
+"""Choose the texts whose labels would teach a model most: the ones it is least certain of, near-copies once.
 
 Uncertainty sampling by the margin (Settles, 2009, "Active Learning Literature Survey", section 3.1). Beside it BADGE,
 k-center and other mixtures with distance were measured; docs/loop.md has the figures.

@@ -69,7 +69,7 @@ class Section(NamedTuple):
     context: _Context
 
 
-# All sections by name; a task's `sections` lists those of its page.
+# All sections by name; a task's `sections` lists the ones on its page.
 SECTIONS: dict[str, Section] = {}
 
 
@@ -85,7 +85,7 @@ def _section(title: str, *, technical: bool = False) -> Callable[[_Context], _Co
 
 @_section("Scores")
 def scores(result: Result) -> Mapping[str, Any]:
-    """Show the metrics with intervals, beside those of the baselines."""
+    """Show the metrics with intervals, beside the baselines'."""
     majority = result.majority
     names = dict.fromkeys(name for name in (*majority, *result.scores) if isinstance(result.scores.get(name), float))
     rows = [{"key": name, **result.score_row(name)} for name in names]

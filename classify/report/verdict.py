@@ -146,7 +146,7 @@ def find_steps(result: Result) -> list[Step]:
         more = f"{display_name(curve.metric)} {size}"
     wide = f"{rows} {'leaves' if rows == 1 else 'leave'} a wide interval"
     seconds = format_seconds(FOLD_TRAININGS * result.metrics.get("wall_seconds", 0.0))
-    # All rows can be scored where those of one table were divided by seed.
+    # All rows can be scored where one table was divided by seed.
     by_seed = any(one["what"] == "split" and one["flag"] == BY_SEED for one in run["guesses"])
     foldable = is_training and by_seed and run["config"]["data"]["test_data"] is None
     is_wrong = bool(result.scores["per_class"]) and bool((result.predicted != result.rows.targets).any())

@@ -91,8 +91,8 @@ class Targets(LabelEncoder):
 class Head(ABC):
     """How the outputs are trained: the loss of the steps, and the output layer that they start from.
 
-    `problem_type` is that of transformers in config.json; `probe` says in messages what `fit` fits. The outputs of a
-    finished model are those of training times `scale` plus `center`.
+    `problem_type` is that of transformers in config.json; `probe` says in messages what `fit` fits. A finished model's
+    outputs are the trained ones times `scale` plus `center`.
     """
 
     problem_type: ClassVar[str]
@@ -277,7 +277,7 @@ class Scores(ABC):
         """
 
     def renumber(self, values: Array, labels: Sequence[str]) -> Array:
-        """Targets or predictions by the numbers of other `labels`, which include those of this model.
+        """Targets or predictions by the numbers of other `labels`, which include this model's.
 
         `compare` puts several models on the labels of all of them.
         """

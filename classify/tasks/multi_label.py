@@ -232,7 +232,7 @@ class LabelSetAnswers(Answers):
             yield [labels, *(f"{p:{digits}}" for p in row)]
 
     def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:
-        """The smallest distance of a label's log odds from those of its threshold."""
+        """The smallest distance of a label's log odds from its threshold's."""
         from scipy.special import logit
 
         odds, limits = (logit(values.clip(_LEAST, 1 - _LEAST)) for values in (probabilities, self.thresholds))

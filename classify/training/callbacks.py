@@ -29,7 +29,7 @@ _SAVING_SHARE = 0.02
 class Evaluate(Callback):
     """Scores the validation split at each epoch's end and every --eval-steps; with folds the last weights are kept.
 
-    `logits` are those of the validation split that this process has computed, of the best step and the last one.
+    `logits` of the validation split, as this process has computed them, by step: the best one and the last.
     """
 
     def __init__(self, context: TrainingContext, log: Log):

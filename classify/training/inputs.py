@@ -156,7 +156,7 @@ def _choose_by_texts(config: RunConfig, tables: InputTables, languages: Language
 
 
 def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
-    """The model's folder, downloaded if there are no faults so far; add those of the model."""
+    """The model's folder, downloaded if there are no faults so far; add the model's faults."""
     with faults.collect():
         model = resolve_model(
             config.model.name, download=not faults, pooling=config.model.pooling, named=config.names_model
@@ -221,7 +221,7 @@ def _choose_label_texts(
 
 
 def _note_renamed(task: Task, splits: Splits) -> list[str]:
-    """Note the columns of the written tables that take another name beside those of predictions."""
+    """Note the columns of the written tables that take another name beside the columns of predictions."""
     added = [*task.answers.columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))

@@ -346,7 +346,7 @@ def _require_same(inputs: RunInputs, world: World) -> None:
 
 
 def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens], device: torch.device) -> Classifier:
-    """Load the classifier as the settings say, on the CPU, with padded batches; `texts` are those of `--data` first."""
+    """Load the classifier as the settings say, on the CPU, with padded batches; `texts` begin with `--data`."""
     config = inputs.config
     classifier = load_pretrained(
         inputs.model,

@@ -155,7 +155,7 @@ def fit(
 ) -> None:
     """Train to the end, or where `end_requested` on any rank; a checkpoint is due where `save_requested`.
 
-    Raises Interrupted where any rank received a signal; `stopped_at` says what is saved.
+    Raises Interrupted where any rank received a signal; `stopped_at` says after what.
     """
     minutes, progress, begin = context.config.training.max_minutes, trainer.progress, context.timeline.elapsed
 

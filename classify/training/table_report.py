@@ -112,7 +112,7 @@ class Report:
 
 
 def inspect_splits(splits: Splits, listed: int = SHOWN) -> Report:
-    """Report on the tables and splits alone; rows and texts are those of `--data`.
+    """Report on the tables and splits alone; rows and texts come from `--data`.
 
     The first `listed` texts with several labels get their places, for which the file is read again.
     """
