@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from classify import distributed, prediction
+from classify import distributed, prediction, tables
 from classify.config.devices import DeviceConfig
 from classify.config.fields import above, between, option, parse
 from classify.config.schema import ReadConfig
@@ -16,7 +16,6 @@ from classify.errors import InputError
 from classify.files import split_paths
 from classify.launch.launch import Launch
 from classify.tables.options import ReadOptions
-from classify.tables.source import is_stream
 
 if TYPE_CHECKING:
     from classify.prediction.predictor import Predictor
@@ -76,7 +75,7 @@ class TableOptions(ReadConfig):
 
     def check_standard_input(self, launch: Launch) -> None:
         """Raise InputError where several processes would read standard input."""
-        if any(map(is_stream, split_paths(self.data))) and launch.is_launched:
+        if any(map(tables.source.is_stream, split_paths(self.data))) and launch.is_launched:
             raise InputError(f"--data {self.data}: only one of several processes can read a stream; give a file.")
 
 
