@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -46,7 +46,7 @@ def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
     device = torch.device(plan.device)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
-    threads = choose_threads(os.environ, plan.launch, process.available_cores())
+    threads = process.choose_threads(os.environ, plan.launch, process.available_cores())
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
@@ -57,26 +57,6 @@ def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
     world = World(plan, device, timeout=timeout_seconds)
     world.topology = _topology(world)
     return world
-
-
-def choose_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
-    """The number of threads for this process, or None to keep the current setting.
-
-    torchrun sets OMP_NUM_THREADS=1 when it starts several processes. Only that setting (recognized by
-    TORCHELASTIC_RUN_ID) is overridden, and only if cores would stay idle. If nothing is set, several processes on one
-    machine share its cores.
-    """
-    several = launch.local_world_size > 1
-    share = max(1, cores // launch.local_world_size)
-    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
-    # srun binds a task to its cores, and `cores` counts only those. torchrun's processes share the cores of one task.
-    if several and launch.launcher == "srun" and by_srun.isdecimal():
-        share = max(1, min(cores, int(by_srun)))
-    setting = environment.get("OMP_NUM_THREADS")
-    if setting is None:
-        return share if several else None
-    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
-    return share if by_torchrun and share > 1 else None
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
+from classify.launch.launch import Launch
+
 # Parameters of glibc's mallopt(3) and their values: blocks below 32 MiB, the upper limit, come from the heap, and up to
 # 1 GiB of free memory at the heap's end stays there.
 _TRIM_THRESHOLD = (-1, 1 << 30)
@@ -40,6 +42,26 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     return mallopt is not None and all(mallopt(*setting) == 1 for setting in (_TRIM_THRESHOLD, _MMAP_THRESHOLD))
+
+
+def choose_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
+    """The number of threads for this process, or None to keep the current setting.
+
+    torchrun sets OMP_NUM_THREADS=1 when it starts several processes. Only that setting (recognized by
+    TORCHELASTIC_RUN_ID) is overridden, and only if cores would stay idle. If nothing is set, several processes on one
+    machine share its cores.
+    """
+    several = launch.local_world_size > 1
+    share = max(1, cores // launch.local_world_size)
+    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
+    # srun binds a task to its cores, and `cores` counts only those. torchrun's processes share the cores of one task.
+    if several and launch.launcher == "srun" and by_srun.isdecimal():
+        share = max(1, min(cores, int(by_srun)))
+    setting = environment.get("OMP_NUM_THREADS")
+    if setting is None:
+        return share if several else None
+    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
+    return share if by_torchrun and share > 1 else None
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from classify.distributed.group import _interface_towards, choose_threads
+from classify.distributed.group import _interface_towards
 from classify.errors import DeviceError, InputError
 from classify.launch.launch import Launch, expand_tasks, first_host
 from classify.launch.plan import Hardware, ParallelMode, device_identity, plan_devices
-from classify.launch.process import limit_spinning
+from classify.launch.process import choose_threads, limit_spinning
 from tests.support.findings import notes_of
 
 CPU = Hardware()
