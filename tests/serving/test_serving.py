@@ -94,6 +94,18 @@ def serve(
         process.communicate(timeout=30)
 
 
+def wait_until_it_listens(server: Server, seconds: float = 120) -> None:
+    """uvicorn reports its start before it listens, so its log does not tell when it does."""
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            assert server.ask("GET", "/health")[0] == 200
+            return
+        assert server.process.poll() is None, "uvicorn ended"
+        assert time.monotonic() < end, "uvicorn does not listen"
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def finished(model_folder: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(make_config(model_folder, table, tmp_path_factory.mktemp("runs") / "run", **STEPS))
@@ -277,10 +289,8 @@ def test_workers_of_uvicorn_answer(finished: Path) -> None:
     environment = {**unlaunched(), "CLASSIFY_MODEL": str(finished), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
-        for line in process.stderr or ():
-            if "Application startup complete" in line:
-                break
         server, texts = Server(process, port), [text for text, _ in tiny.table_rows(200)]
+        wait_until_it_listens(server)
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(server.predict, [texts] * 8))
         with load_classifier(str(finished), use_cpu=True) as predictor:
