@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,7 @@ from torch.nn.functional import normalize
 from classify.config.recipe import CONTRASTIVE_LENGTH, CONTRASTIVE_ROWS
 from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
-from classify.distributed.memory import attempt
-from classify.errors import ClassifyError, RankError
+from classify.errors import ClassifyError
 from classify.tasks.base import Task
 from classify.training.optimizer import learning_rate_factor, set_learning_rate, trained_params
 from classify.training.strategies.base import Strategy
@@ -30,13 +28,9 @@ from classify.training.trainer import seed_draws
 
 # Rows of a class up to which its rows, not the class, weigh as much as others.
 _RARE = 2
-# With fewer, where memory is short, there is little left to learn from.
-_LEAST_ROWS = 4
 _WARMUP = 0.1
 # Epoch number reserved for the dropout seeds of contrastive steps.
 _EPOCH = 1 << 31
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,42 +69,32 @@ def contrastive_warmup(
     """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`.
 
     Starts from a new optimizer and leaves a new one behind. The ranks share the rows of a step and exchange features
-    and gradients, so that each pair counts whichever rank has its rows. Where memory runs out, steps have half as many
-    rows from there on. A collective.
+    and gradients, so that each pair counts whichever rank has its rows. With `seconds` the learning rate falls by the
+    share of the time where that is larger than the share of the steps. A collective.
 
-    Raises ClassifyError if four rows do not fit in memory, or training diverges.
+    Raises ClassifyError if training diverges.
     """
     begin = time.perf_counter()
     config, world = strategy.config, strategy.world
     trainer = ContrastiveTrainer(strategy, data, task)
     stratify_by = task.targets.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
-    rows = CONTRASTIVE_ROWS
     strategy.module.train()
-    step = total_rows = 0
-    planned, first = steps, 0.0
-    while step < steps:
-        rate = config.peak_learning_rate * learning_rate_factor(step, steps, _WARMUP)
+    step = total_rows = position = 0
+    while position < steps:
+        rate = config.peak_learning_rate * learning_rate_factor(position, steps, _WARMUP)
         seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
+        selected = draw_rows(stratify_by, CONTRASTIVE_ROWS, generator)
         with world.dump_if_stalled():
-            while not trainer.train_step(selected := draw_rows(stratify_by, rows, generator), rate):
-                rows //= 2
-                if rows < _LEAST_ROWS:
-                    raise ClassifyError(
-                        "out of memory in a contrastive step of a few texts; use a smaller --model or "
-                        "--contrastive-steps 0."
-                    )
+            trainer.train_step(selected, rate)
         step += 1
         total_rows += len(selected)
         spent = time.perf_counter() - begin
+        position = step
         if seconds is not None:
-            # The first step also takes memory and starts threads, so it says nothing of the others.
-            first = first or spent
-            each = (spent - first) / (step - 1) if step > 1 else 0.0
-            left = int((seconds - spent) / each) if each else planned if spent < seconds else 0
-            steps = world.broadcast(min(planned, step + max(0, left)))
+            position = world.broadcast(max(step, int(steps * spent / seconds) if seconds > 0 else steps))
         if after_step is not None:
-            after_step(ContrastiveStep(step, total_rows, step == steps, trainer.loss, rate, spent))
+            after_step(ContrastiveStep(step, total_rows, position >= steps, trainer.loss, rate, spent))
     loss = float(trainer.loss)
     if not math.isfinite(loss):  # once it is not, it stays so
         raise ClassifyError(explain_divergence(f"the contrastive loss is {loss}"))
@@ -131,8 +115,8 @@ class ContrastiveTrainer:
         self.strategy, self.task, self.world = strategy, task, strategy.world
         self.loss = torch.zeros(())
 
-    def train_step(self, selected: npt.NDArray[np.int64], rate: float) -> bool:
-        """Take an optimizer step on indices into the training rows; return False, with nothing done, out of memory."""
+    def train_step(self, selected: npt.NDArray[np.int64], rate: float) -> None:
+        """Take an optimizer step on indices into the training rows. Raises ClassifyError if training diverges."""
         world, strategy = self.world, self.strategy
         # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
         selected = np.array(world.broadcast(selected.tolist()))
@@ -143,9 +127,7 @@ class ContrastiveTrainer:
             for shard in balance_by_cost(costs, world.world_size)
         ]
         with strategy.accumulate(last=False):
-            local_features = self._on_all_ranks(lambda: self._features([rows[piece] for piece in shards[world.rank]]))
-            if local_features is None:
-                return False
+            local_features = self._features([rows[piece] for piece in shards[world.rank]])
             everyone = world.gather(local_features.detach())  # in the order of ranks
             before = sum(len(piece) for shard in shards[: world.rank] for piece in shard)
             features = torch.cat([everyone[:before], local_features, everyone[before + len(local_features) :]])
@@ -153,19 +135,19 @@ class ContrastiveTrainer:
             loss = contrastive_loss(
                 features, torch.from_numpy(self.task.targets.similarity(targets)).to(features.device)
             )
-            if not self._on_all_ranks(lambda: self._backward(loss)):
-                return False
+            if loss.requires_grad:  # not on a rank without rows
+                # The rows of all ranks are in each rank's loss: gradients are summed; those averaged are scaled up.
+                strategy.backward(loss * (world.world_size if strategy.averages_each_pass else 1), last=True)
         self.loss = loss.detach()
+        if not strategy.averages_each_pass:
+            head = set(map(id, strategy.weights.output_layer().values()))  # no loss of features reaches it
+            params = [weight for weight in trained_params(strategy.optimizer) if id(weight) not in head]
+            world.all_reduce_gradients(params)
+        set_learning_rate(strategy.optimizer, rate)
         try:
-            moved, reason = attempt(lambda: self._update(rate), world.device)
+            strategy.optimizer_step()
         except FloatingPointError as error:
             raise ClassifyError(explain_divergence(f"{error} in a contrastive step")) from None
-        if moved is None:
-            raise RankError(
-                f"rank {world.rank} is out of memory in the optimizer step of a contrastive step ({reason}); fewer "
-                "rows per step would not help; use --contrastive-steps 0."
-            )
-        return True
 
     def _features(self, pieces: list[npt.NDArray[np.int64]]) -> torch.Tensor:
         """Compute the input of the output layer for the rows of each replica, (n, width)."""
@@ -176,34 +158,6 @@ class ContrastiveTrainer:
         # Where passes wait for each other, a rank without rows computes one row and discards it.
         batches = [strategy.classifier.batch(tokens, rows) for rows in pieces or [self.data.rows[:1]]]
         return strategy.forward(batches, features=True)[:count].float()
-
-    def _backward(self, loss: torch.Tensor) -> bool:
-        if loss.requires_grad:  # not on a rank without rows
-            # The rows of all ranks are in each rank's loss, so gradients are summed; those averaged are scaled up.
-            scale = self.world.world_size if self.strategy.averages_each_pass else 1
-            self.strategy.backward(loss * scale, last=True)
-        return True
-
-    def _update(self, rate: float) -> bool:
-        strategy = self.strategy
-        if not strategy.averages_each_pass:
-            head = set(map(id, strategy.weights.output_layer().values()))  # no loss of features reaches it
-            params = [weight for weight in trained_params(strategy.optimizer) if id(weight) not in head]
-            self.world.all_reduce_gradients(params)
-        set_learning_rate(strategy.optimizer, rate)
-        strategy.optimizer_step()
-        return True
-
-    def _on_all_ranks(self, compute: Callable[[], T]) -> T | None:
-        """Compute; return None where memory ran out on any rank. A collective.
-
-        Where the computation itself waits for other ranks an error ends the run.
-        """
-        result, _ = attempt(compute, self.world.device, reraise=self.strategy.forward_is_collective)
-        if self.world.all_reduce_any(result is None):
-            self.strategy.release_memory()  # on all ranks: two may share a device
-            return None
-        return result
 
 
 def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shlex
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +21,11 @@ from safetensors.torch import save_file
 
 from classify.config.run_config import fields_that_affect
 from classify.data.splits import Split
-from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.files import atomic_path, make_folders
 from classify.training import linear_probe, stages
 from classify.training.setup import TrainingContext
-from classify.training.trainer import Trainer, make_trainer
+from classify.training.trainer import make_trainer
 
 Logits = npt.NDArray[np.float32]
 
@@ -38,7 +34,7 @@ def cross_validate(context: TrainingContext) -> Logits:
     """Compute the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
 
     Finished folds are kept in the output folder, where a resumed run finds them. The model's weights are restored at
-    the end. A collective.
+    the end. A collective. Raises Interrupted where any rank received a signal.
     """
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None
@@ -59,7 +55,8 @@ def cross_validate(context: TrainingContext) -> Logits:
             rows = context.data.of(split).take(~held_out)
             trainer = make_trainer(context.strategy, context.inputs.task, rows, context.inputs.parts)
             trainer.strategy.setup(initial)
-            train_fold(context, trainer, f"fold {number + 1} of {count}")
+            stages.fit_head(context, trainer)
+            stages.fit(context, trainer, [], f"in fold {number + 1} of {count}; the folds before it are saved")
             fold_logits = context.compute_logits(scored)
             context.timeline.end("evaluation")
             _save(context, number, fold_logits)
@@ -69,13 +66,6 @@ def cross_validate(context: TrainingContext) -> Logits:
     if initial:
         context.strategy.setup(initial)
     return logits
-
-
-def train_fold(context: TrainingContext, trainer: Trainer, name: str) -> None:
-    """Train one fold to its end. Raises Interrupted where any rank received a signal."""
-    stages.fit_head(context, trainer)
-    stages.fit_memory(context, trainer)
-    stages.fit(context, trainer, [], f"in {name}; the folds before it are saved")
 
 
 def _is_small_probe(context: TrainingContext) -> bool:
@@ -105,22 +95,6 @@ def _log_score(context: TrainingContext, number: int, logits: Logits, targets: n
         f"fold {number + 1} of {context.splits.num_folds}: {format_metrics(score.metrics)} on {len(targets)} rows "
         f"({took}; --folds)"
     )
-
-
-@contextlib.contextmanager
-def report_saved_folds(context: TrainingContext) -> Iterator[None]:
-    """On Ctrl-C outside of steps, raise Interrupted with the number of saved folds, if any."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        saved = len(list(context.output.checkpoints.glob("fold-*.safetensors")))
-        if not saved:
-            raise
-        raise Interrupted(
-            f"interrupted; {'1 fold is' if saved == 1 else f'{saved} folds are'} saved; continue with --resume "
-            f"{shlex.quote(str(context.output.folder))}",
-            signal.SIGINT,
-        ) from None
 
 
 def _stored(context: TrainingContext, number: int) -> tuple[Path, dict[str, str]]:

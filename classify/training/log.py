@@ -119,7 +119,10 @@ class ProgressCallback(Callback):
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if trainer.num_micro_batches != self.num_micro_batches:
             self.num_micro_batches = trainer.num_micro_batches
-            log_micro_batches(self.output, trainer.progress.step, self.num_micro_batches)
+            self.output.log(
+                f"note: step {trainer.progress.step}: out of memory; continuing with {self.num_micro_batches} "
+                "micro-batches per step (same gradient, different dropout masks)"
+            )
         if step.loss is not None and not self.bar.disable:
             parts = [f"epoch {trainer.epoch:.2f}", f"loss {step.loss:.4f}", f"{step.rows_per_second:.0f} rows/s"]
             best = trainer.progress.best
@@ -128,10 +131,3 @@ class ProgressCallback(Callback):
             parts.append(f"{used_memory(self.output.world.device) / 2**30:.1f} GiB")
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
         self.bar.update()
-
-
-def log_micro_batches(output: Output, step: int, count: int) -> None:
-    output.log(
-        f"note: step {step}: out of memory; continuing with {count} micro-batches per step (same gradient, different "
-        "dropout masks)"
-    )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +14,6 @@ from classify.config.stored_run import CHECKPOINTS
 from classify.console import ProgressLines, progress_bar
 from classify.distributed.world import World
 from classify.errors import DiskError, disk_refusal
-from classify.files import TEMPORARY
 from classify.findings import Finding
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
@@ -73,9 +70,9 @@ class Output:
 
 @contextlib.contextmanager
 def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) -> Iterator[Output]:
-    """Make the output folder and lock it until the block ends. A collective.
+    """Make the output folder and lock it until the block ends; with `each_node` on each machine. A collective.
 
-    Raises InputError where it cannot be used; with `each_node` also where another machine's cannot.
+    Raises InputError where it cannot be used, for example since two machines share the disk under --save-on-each-node.
     """
     with contextlib.ExitStack() as held:
         answer = None
@@ -84,29 +81,8 @@ def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) ->
                 answer = str(held.enter_context(acquire_folder(plan)))
         plan = replace(plan, folder=Path(world.broadcast(answer)))
         assert plan.folder is not None
-        is_writer = _acquire_on_each_node(plan, plan.folder, world, held) if each_node else world.is_main
-        yield Output(plan.folder, plan, world, is_writer)
-
-
-def _acquire_on_each_node(plan: OutputDirPlan, folder: Path, world: World, held: contextlib.ExitStack) -> bool:
-    """Whether this process is the writer of its machine, under --save-on-each-node. A collective.
-
-    A temporary marker file detects machines that share the disk, to avoid two writers. Raises InputError where the
-    folder has files on another machine.
-    """
-    sign = folder / world.broadcast(f"{TEMPORARY}shared-{uuid.uuid4().hex}" if world.is_main else None)
-    if world.is_main:
-        sign.touch()
-    world.all_reduce_any(False)  # all ranks wait for the sign
-    is_writer = world.is_main
-    try:
+        is_writer = world.is_main or (each_node and world.is_local_main)
         with world.sync_errors():
-            if world.is_local_main and not world.is_main:
-                folder.mkdir(parents=True, exist_ok=True)  # asks the server: a network disk's cache may lack it
-                is_writer = sign.name not in os.listdir(folder)
-                if is_writer:
-                    held.enter_context(acquire_folder(plan))
-    finally:
-        if world.is_main:
-            sign.unlink(missing_ok=True)
-    return is_writer
+            if is_writer and not world.is_main:
+                held.enter_context(acquire_folder(plan))
+        yield Output(plan.folder, plan, world, is_writer)

@@ -49,7 +49,7 @@ from classify.tables.table import Table
 from classify.training import resume, stages
 from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, describe_collapse
 from classify.training.finish import finish
-from classify.training.folds import cross_validate, report_saved_folds
+from classify.training.folds import cross_validate
 from classify.training.inputs import RunInputs, check
 from classify.training.log import Log
 from classify.training.parts import Parts
@@ -106,7 +106,7 @@ def train(
             with _start(inputs.config.training, launch) as world:
                 world.agree(None)
                 timeline.end("process group")
-                with prepare(inputs, data, world, timeline) as context, report_saved_folds(context):
+                with prepare(inputs, data, world, timeline) as context:
                     return _run(context)
     finally:
         _TRAINING.release()
@@ -154,7 +154,6 @@ def _run(context: TrainingContext) -> Path:
             trainer.strategy.setup()
             stages.start_head(context, trainer, evaluate, train_log)
         context.timeline.end("evaluation")
-        stages.fit_memory(context, trainer)
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
         seconds_before_fit = context.timeline.elapsed

@@ -1,4 +1,4 @@
-"""The stages of a training that a run and each of its folds pass: the head's start, dry runs, and the steps."""
+"""The stages of a training that a run and each of its folds pass: the head's start, and the steps."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import dataclasses
 import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import torch
-
-from classify.data import sampler
 from classify.data.tokenize import TokenizedSplit
-from classify.distributed.memory import attempt
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.launch.signals import stop_signals
 from classify.training import linear_probe
 from classify.training.callbacks import Evaluate
 from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
-from classify.training.log import Log, ProgressCallback, log_micro_batches
-from classify.training.optimizer import trained_params
+from classify.training.log import Log, ProgressCallback
 from classify.training.schedule import Requests
 from classify.training.setup import TrainingContext
 from classify.training.trainer import Callback, Trainer
@@ -100,49 +95,6 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
                 train_log.write_contrastive(step)
 
         return contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
-
-
-def fit_memory(context: TrainingContext, trainer: Trainer) -> None:
-    """Find before the first step how many micro-batches memory needs, where a rank could not tell the others later."""
-    world, progress, batches = context.world, trainer.progress, trainer.batches
-    start, end = progress.position, trainer.end_position
-    unsure = world.distributed and not world.accelerator.is_host
-    if not unsure or context.strategy.forward_is_collective or end <= start:
-        return
-    before = trainer.num_micro_batches
-    find_micro_batches(trainer, list(batches.steps(start, min(end, start + batches.num_rows))))
-    if trainer.num_micro_batches != before:
-        log_micro_batches(context.output, progress.step + 1, trainer.num_micro_batches)
-    context.timeline.end("dry run")
-
-
-def find_micro_batches(trainer: Trainer, steps: Sequence[sampler.Step]) -> None:
-    """Find, before the first step, how many micro-batches the heaviest of `steps` needs. A collective.
-
-    A rank that runs out of memory inside a step cannot tell the others, who wait for its gradients. So the heaviest
-    step is tried without any exchange, with AdamW's moments allocated; not for FSDP2, whose every pass is a collective.
-    """
-    data, world, strategy = trainer.data, trainer.world, trainer.strategy
-    costs = sampler.token_cost(data.tokens.lengths(data.rows), strategy.classifier.hidden_size)
-    heaviest = max(steps, key=lambda step: float(costs[step.indices].sum()))
-    # AdamW has two moments per weight. The buckets of DistributedDataParallel hold a gradient per weight already, and
-    # the dry run makes another: so one moment less is allocated.
-    each = 2 - world.distributed
-
-    def dry_step() -> object:
-        new = [weight for weight in trained_params(strategy.optimizer) if weight not in strategy.optimizer.state]
-        moments = [torch.empty_like(weight) for weight in new for _ in range(each)]
-        with strategy.accumulate(last=False):
-            return moments, trainer.compute_gradients(heaviest)
-
-    while True:
-        result, reason = attempt(dry_step, world.device)
-        failed = result is None
-        del result
-        strategy.clear_gradients()
-        if not world.all_reduce_any(failed):
-            return
-        trainer.halve_micro_batches(heaviest, reason or "another rank")
 
 
 def fit(

@@ -178,15 +178,12 @@ class Trainer:
             if result is not None:
                 break
             if self.world.distributed:  # the other ranks are waiting in the exchange
-                raise RankError(explain_single_text(self, step, reason) or explain_memory(self, step, reason))
+                raise RankError(explain_memory(self, reason, self.doubled_micro_batches(step)))
             self.halve_micro_batches(step, reason)
         try:
-            norm, reason = attempt(self.strategy.optimizer_step, self.world.device)
+            norm = self.strategy.optimizer_step()
         except FloatingPointError as error:
             raise ClassifyError(explain_divergence(self.strategy, self.progress.step + 1, str(error))) from None
-        if norm is None:
-            # AdamW has changed some weights, or made some of its moments: the step can neither be undone nor repeated.
-            raise RankError(explain_optimizer_memory(self, reason))
         self._loss_sum = self._loss_sum + result[0]
         self._weight_sum += result[1]
         return norm
@@ -227,8 +224,8 @@ class Trainer:
 
         Raises ClassifyError where each micro-batch holds a single text already.
         """
-        if (fault := explain_single_text(self, step, reason)) is not None:
-            raise ClassifyError(fault)
+        if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.indices):
+            raise ClassifyError(explain_memory(self, reason))
         # Ranks may have split their shards into different numbers of micro-batches.
         self.progress.raise_micro_batches(self.world.all_reduce_max(self.doubled_micro_batches(step)))
         self.strategy.release_memory()
@@ -278,40 +275,17 @@ def explain_divergence(strategy: Strategy, step: int, sign: str) -> str:
     )
 
 
-def explain_single_text(trainer: Trainer, step: sampler.Step, reason: str) -> str | None:
-    """The message where smaller micro-batches cannot help, since each holds a single text already."""
-    if trainer.num_micro_batches * trainer.world.replicas * trainer.world.world_size < len(step.indices):
-        return None
+def explain_memory(trainer: Trainer, reason: str, micro_batches: int | None = None) -> str:
+    """The error message of a step that does not fit; of a smaller one, in `micro_batches`, where that can help."""
+    config, rounds = trainer.config, trainer.classifier.precision.half_dtype is not None
+    resumed = [] if micro_batches is None else [f"--gradient-accumulation-steps {micro_batches}"]
+    resumed += [] if config.gradient_checkpointing else ["--gradient-checkpointing"]
+    on_resume = f"continue with --resume and {' or '.join(resumed)}, or " if resumed else ""
+    saving = "--lora, --freeze-layers, a smaller --max-length" + ("" if rounds else ", --precision bf16")
     return (
-        f"step {trainer.progress.step + 1}: out of memory with a single text ({reason}); "
-        f"{'' if trainer.config.gradient_checkpointing else 'use --gradient-checkpointing, or '}start over with "
-        f"{_list_savings(trainer)}."
+        f"step {trainer.progress.step + 1}: rank {trainer.world.rank} is out of memory ({reason}); {on_resume}start "
+        f"over with {saving} or a smaller --model."
     )
-
-
-def explain_memory(trainer: Trainer, step: sampler.Step, reason: str) -> str:
-    """The message of a rank that cannot tell the others, who wait for its gradients, to halve their micro-batches."""
-    return (
-        f"step {trainer.progress.step + 1}: rank {trainer.world.rank} is out of memory ({reason}); continue with "
-        f"--resume and --gradient-accumulation-steps {trainer.doubled_micro_batches(step)} (same gradient, different "
-        f"dropout masks){'' if trainer.config.gradient_checkpointing else ' or --gradient-checkpointing'}; or start "
-        f"over with {_list_savings(trainer)}."
-    )
-
-
-def explain_optimizer_memory(trainer: Trainer, reason: str) -> str:
-    who = f"rank {trainer.world.rank} is " if trainer.world.distributed else ""
-    return (
-        f"step {trainer.progress.step + 1}: {who}out of memory in the optimizer step ({reason}), where AdamW allocates "
-        "two moments per trained weight; continue with --resume where more memory is free, or start over with "
-        "--lora, --freeze-layers or a smaller --model."
-    )
-
-
-def _list_savings(trainer: Trainer) -> str:
-    """Name settings that need less memory, which a resumed run cannot change."""
-    rounds = trainer.classifier.precision.half_dtype is not None
-    return "a smaller --max-length" + ("" if rounds else " or --precision bf16")
 
 
 def make_micro_batches(

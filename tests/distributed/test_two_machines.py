@@ -155,8 +155,7 @@ def test_resuming_needs_the_checkpoint_on_the_first_machine_only(
     table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(60))
     (tmp_path / "keep.yaml").write_text("save_total_limit: 9\n")  # whichever step is the best
     words = [*words_for(table, model_folder), "--save-steps", "2", "--config", str(tmp_path / "keep.yaml")]
-    # The disk is shared here: two writers would spoil each other's files, so one process writes all the same.
-    run_on_both(machines, (1, 1), [*words, "--save-on-each-node"], tmp_path)
+    run_on_both(machines, (1, 1), words, tmp_path)
     assert not list((tmp_path / "out").glob(".*"))
     log = [json.loads(line) for line in (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log] == [2, 2, 3, 3], "each line once"

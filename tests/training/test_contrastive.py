@@ -87,28 +87,6 @@ def test_texts_of_a_class_come_together(model_folder: Path) -> None:
         assert torch.equal(parameter, dict(model.model.classifier.named_parameters())[name]), "the head is not touched"
 
 
-def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step is done again, and later ones stay as small; with no rows left to halve the line says what to do."""
-    data, model = data_and_model(model_folder)
-    config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
-    strategy = make_trainer(model, data, config, start_world(config), 8).strategy
-    features, room, taken = contrastive.ContrastiveTrainer._features, 9, []
-
-    def short_of_memory(self: Any, pieces: Any) -> torch.Tensor:
-        count = sum(map(len, pieces))
-        taken.append(count)
-        if count > room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return features(self, pieces)
-
-    monkeypatch.setattr(contrastive.ContrastiveTrainer, "_features", short_of_memory)
-    contrastive.contrastive_warmup(strategy, data, TASK, 3)
-    assert [count > room for count in taken] == [True, True, False, False, False]
-    room = 3
-    with pytest.raises(ClassifyError, match=r"out of memory in a contrastive step .*use .* --contrastive-steps 0"):
-        contrastive.contrastive_warmup(strategy, data, TASK, 3)
-
-
 def test_a_gradient_that_is_not_finite_ends_the_run(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)

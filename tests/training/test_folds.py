@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,35 +118,23 @@ def test_scores_are_of_all_rows(whole: Path) -> None:
     assert metrics["train"]["epochs"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("error", "part"),
-    [
-        (Interrupted("stopped in the second fold", signal.SIGTERM), "stopped in the second fold"),
-        (KeyboardInterrupt(), r"interrupted; 1 fold is saved; continue with --resume .*out"),
-    ],
-)
 def test_a_resumed_run_trains_no_finished_fold_again(
-    whole: Path,
-    model_folder: Path,
-    small: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    part: str,
+    whole: Path, model_folder: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And ends with the same files to the last bit."""
     trained: list[str] = []
-    train_fold: Callable[..., None] = folds_module.train_fold
+    fit = folds_module.stages.fit
 
-    def counted(*arguments: Any) -> None:
-        trained.append(arguments[-1])
-        if len(trained) == 2:
-            raise error
-        train_fold(*arguments)
+    def counted(*arguments: Any, **settings: Any) -> None:
+        if len(arguments) == 4:  # of a fold
+            trained.append(arguments[-1][3:14])
+            if len(trained) == 2:
+                raise Interrupted("stopped in the second fold", signal.SIGTERM)
+        fit(*arguments, **settings)
 
-    monkeypatch.setattr(folds_module, "train_fold", counted)
+    monkeypatch.setattr(folds_module.stages, "fit", counted)
     config = folded(model_folder, small, tmp_path / "out")
-    with pytest.raises(Interrupted, match=part):
+    with pytest.raises(Interrupted, match="stopped in the second fold"):
         run.train(config)
     # Settings that change no logits of a fold do not make its training void.
     out = run.train(config.replace(resume_from_checkpoint=True, keep="last"))
@@ -178,8 +165,12 @@ def test_a_fold_of_other_settings_or_a_damaged_one_is_trained_again(
     else:
         changes["weight_decay"] = 0.5
     trained: list[str] = []
-    train_fold = folds_module.train_fold
-    monkeypatch.setattr(folds_module, "train_fold", lambda *a: (trained.append(a[-1]), train_fold(*a)))
+    fit = folds_module.stages.fit
+    monkeypatch.setattr(
+        folds_module.stages,
+        "fit",
+        lambda *a, **settings: (trained.append(a[3][3:14]) if len(a) == 4 else None, fit(*a, **settings)),
+    )
     run.train(folded(model_folder, small, out, **changes))
     assert trained == [f"fold {number} of 3" for number in again]
 
