@@ -12,7 +12,6 @@ import torch
 from classify.distributed import sharding
 from classify.evaluation import metrics
 from classify.evaluation.calibration import Rescaling
-from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
 from classify.training.log import Log
 from classify.training.open_set import fit_scope
@@ -52,7 +51,10 @@ def finish(
     task = task.with_answers(answers)
     calibration = _describe_calibration(context, rescaling, before, scored)
     if context.config.training.save_dtype != "float32":
-        validation, scored = _round_weights(context, task, validation, scored)
+        _round_weights(context)
+        if out_of_fold is None:  # folds have models of their own, which are not saved
+            validation = context.compute_logits(splits.validation)
+        scored = validation if splits.test is None else context.compute_logits(splits.test)
     open_set = fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
@@ -125,30 +127,16 @@ def _describe_calibration(
     return {**rescaling.as_json(), "before": old, "after": new}
 
 
-def _round_weights(context: TrainingContext, task: Task, validation: Logits, scored: Logits) -> tuple[Logits, Logits]:
-    """Round the weights to --save-dtype, and print by how much that changes probabilities. A collective.
-
-    Returns the logits after it. With folds, logits of the folds' models, which are not saved, stay.
-    """
-    splits, name = context.splits, context.config.training.save_dtype
-    by_folds = splits.folds is not None and splits.test is None
-    before = context.compute_logits(splits.scored) if by_folds else scored
+def _round_weights(context: TrainingContext) -> None:
+    """Round the weights to --save-dtype, in fp32, so that all scores are those of the saved weights. A collective."""
+    name = context.config.training.save_dtype
     context.strategy.weights.named()  # shards them again
     model = context.classifier.model
     with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):  # rounded, they stay in fp32
+        for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point() and not tensor.is_meta:
                 tensor.copy_(tensor.to(getattr(torch, name)))
-    after = context.compute_logits(splits.scored)
-    old, new = task.answers.probabilities(before), task.answers.probabilities(after)
-    changed, most = int((task.answers.decide(old) != task.answers.decide(new)).sum()), np.abs(new - old).max()
-    context.output.log(
-        f"saved weights: {name} (probabilities of {len(splits.scored)} rows change by at most {most:.2g}, "
-        f"{changed} predictions change; --save-dtype)"
-    )
-    if splits.folds is not None:
-        return validation, scored if by_folds else after
-    return after if splits.test is None else context.compute_logits(splits.validation), after
+    context.output.log(f"saved weights: {name} (scores are computed with them; --save-dtype)")
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from classify import modeling
 from classify.config.fields import shown_name
 from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
-from classify.config.schema import MULTILINGUAL_MODEL, TrainingConfig
+from classify.config.schema import MULTILINGUAL_MODEL
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.long_texts import TRUNCATE
 from classify.data.reading import InputTables, read_tables
@@ -124,7 +124,6 @@ def check_inputs(
     findings = [*_list_decisions(config, splits, model, languages), *head, *_recipe(config, splits, width), *chosen]
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
-        *_note_accumulation(config.training),
         *_note_trained_rows(config.model.model, splits),
         *_note_renamed(task, splits),
         *config.notes_without_effect(fits_head=config.model.head != "keep"),
@@ -352,17 +351,6 @@ def _pooling(requested: str, model: ModelFolder) -> Finding:
     return decided("pooling", value, why if requested == "auto" else "as requested", "--pooling")
 
 
-def _note_accumulation(training: TrainingConfig) -> list[str]:
-    """Note where micro-batches of the size of a device's batch, as transformers counts, would be a larger batch."""
-    parts, rows = training.gradient_accumulation_steps, training.per_device_train_batch_size
-    if parts == 1 or rows is None or not (training.epochs or training.max_steps > 0):
-        return []
-    return [
-        f"--gradient-accumulation-steps {parts} divides the {rows} rows of a device; transformers would train on "
-        f"{parts} times as many rows a step, here --per-device-train-batch-size {parts * rows}"
-    ]
-
-
 def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...]:
     """Describe the settings that the recipe chose, if any."""
     training = config.training
@@ -393,7 +381,7 @@ def inspect_run(inputs: RunInputs) -> Report:
     """
     splits, cap, config = inputs.splits, inputs.model.max_length, inputs.config
     report = inspect_splits(splits, listed=_LISTED_CONFLICTS)
-    report.task, report.languages = inputs.task.name, inputs.languages.among_detected
+    report.task = inputs.task.name
     with modeling.load.quiet_libraries():
         tokenizer = modeling.load.load_tokenizer(inputs.model)
         tokens = tokenize_columns(tokenizer, splits.train.table, splits.columns.texts.inputs, cap)

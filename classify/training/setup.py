@@ -228,30 +228,15 @@ def tokenize_tables(inputs: RunInputs, *, is_main: bool = True) -> TokenizedData
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {digest: table_tokens.cut(max_length, policy) for digest, table_tokens in full.items()}
     why = max_length_reason(tokens[key(train.table)], train.rows, cap, requested=requested is not None)
-    cut_elsewhere = _describe_cut(splits, full, max_length)
     decision = decided(
         "max length",
         f"{max_length} tokens",
-        f"{why}{cut_elsewhere}",
+        why,
         "--max-length, --long-texts",
-        bool(cut_elsewhere) or (requested is None and max_length < lengths.max()),
+        requested is None and max_length < lengths.max(),
     )
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
     return TokenizedData(tokenizer, tuple(columns), tokens, max_length, decision, names)
-
-
-def _describe_cut(splits: Splits, full: dict[str, Tokens], max_length: int) -> str:
-    """Describe how many validation and test texts are too long, where these are far more than in training."""
-
-    def count(split: Split) -> int:
-        return int(
-            (full[_digest(split.table, splits.columns.texts.inputs)].full_lengths(split.rows) > max_length).sum()
-        )
-
-    usual = max(0.1, 2 * count(splits.train) / len(splits.train))
-    scored = {"validation": splits.validation} | ({} if splits.test is None else {"test": splits.test})
-    longer = {name: (count(split), len(split)) for name, split in scored.items()}
-    return "".join(f"; {cut} of {rows} {name} texts are" for name, (cut, rows) in longer.items() if cut > usual * rows)
 
 
 @contextlib.contextmanager
@@ -393,10 +378,6 @@ def set_precision_and_packing(
     packing = choose_packing(classifier, world, inputs.config.model.packing)
     if not classifier.packed:
         classifier.set_precision(padded)
-    flash = classifier.loses_attention_dropout(world.device)
-    if world.all_reduce_any(not flash) and flash:  # of GPUs of two generations: some would train with dropout
-        classifier.install_kernels(world.device, off=("ragged attention",))
-        classifier.use_packing(classifier.packed)
     return packing
 
 

@@ -27,7 +27,7 @@ _OF_COLUMNS = ("text column", "label column")
 
 @dataclass
 class Report:
-    """Findings on a table. The sampled fields and `tokens` are empty until they are filled in."""
+    """Findings on a table. `tokens` is empty until `count_tokens`."""
 
     path: str
     form: str
@@ -45,8 +45,6 @@ class Report:
     leaks: dict[str, int]
     characters: dict[str, float]
     tokens: dict[str, float] = field(default_factory=dict)
-    tokens_by_class: dict[str, dict[str, float]] = field(default_factory=dict)
-    languages: dict[str, float] = field(default_factory=dict)
     task: str = ""
     reading: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, int] = field(default_factory=dict)
@@ -60,7 +58,6 @@ class Report:
             *(found.line() for found in decisions(self.findings) if found.where not in _OF_COLUMNS),
             *self.summary_lines(),
             *self.duplicate_lines(),
-            *self._sample_lines(),
             *(found.line() for found in notes(self.findings)),
         ]
 
@@ -97,17 +94,6 @@ class Report:
         ]
         if self.conflicting_texts > SHOWN:
             lines.append(f"duplicates: {self.conflicting_texts - SHOWN} more texts with several labels")
-        return lines
-
-    def _sample_lines(self) -> list[str]:
-        lines = []
-        if len(self.tokens_by_class) > 1:
-            medians = sorted((lengths["median"], name) for name, lengths in self.tokens_by_class.items())
-            (least, short), (most, long) = medians[0], medians[-1]
-            lines.append(f"tokens by class: median from {least:.0f} ({short!r}) to {most:.0f} ({long!r})")
-        if self.languages:
-            shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(self.languages.items())[:SHOWN])
-            lines.append(f"languages: {shares} of the texts whose language is certain")
         return lines
 
 
@@ -152,7 +138,7 @@ def count_tokens(
     report: Report, splits: Splits, tokens: Tokens, max_length: int | None, cap: int, tokenizer: Any
 ) -> None:
     """Fill in token counts for a model that reads up to `cap` tokens, and what `max_length` truncates."""
-    rows, targets = splits.train.rows, splits.train.targets
+    rows = splits.train.rows
     lengths = tokens.full_lengths(rows)
     recommended = default_max_length(lengths, cap)
     limit = max_length or recommended
@@ -165,11 +151,6 @@ def count_tokens(
         "tokens_cut": float(np.maximum(lengths - limit, 0).sum() / max(1, lengths.sum())),
         "unknown": compute_unknown_share(tokens, rows, tokenizer),
         "tokens_per_character": float((lengths - tokens.special).sum() / max(1, characters.sum())),
-    }
-    report.tokens_by_class = {
-        name: _spread(lengths[has])
-        for number, name in enumerate(splits.labels)
-        if (has := splits.encoder.has_label(targets, number)).any()
     }
 
 

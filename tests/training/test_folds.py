@@ -284,9 +284,9 @@ def test_the_temperature_is_in_the_output_layer(model_folder: Path, small: Path,
 def test_rounded_weights_change_no_score_of_folds(
     whole: Path, model_folder: Path, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scores are those of the folds' own models; what rounding changes in the final one is measured on all rows."""
+    """Scores are those of the folds' own models."""
     out = run.train(folded(model_folder, small, tmp_path / "out", save_dtype="float16"))
-    assert "saved weights: float16 (probabilities of 60 rows change by at most" in capsys.readouterr().out
+    assert "saved weights: float16 (" in capsys.readouterr().out
     assert (out / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.float16}
 

@@ -274,19 +274,6 @@ def test_a_folder_in_use_is_refused_and_overwritten_on_demand(model_folder: Path
     assert not (first / "checkpoints" / "stray").exists()
 
 
-def test_test_texts_that_are_cut_more_than_training_texts_are_said(
-    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = [(" ".join(text.split()[:5]), label) for text, label in tiny.table_rows(60)]
-    table = tiny.write_table(tmp_path / "short.csv", short)
-    long = tiny.write_table(tmp_path / "long.csv", [(" ".join([text] * 70), label) for text, label in short[:20]])
-    train(make_config(model_folder, table, tmp_path / "a", test_data=str(long), verbose=False))
-    said = "max length: 64 tokens (no training text is longer; 20 of 20 test texts are; --max-length, --long-texts)"
-    assert said in capsys.readouterr().out
-    train(make_config(model_folder, table, tmp_path / "b", test_data=str(table), verbose=False))
-    assert "max length" not in capsys.readouterr().out
-
-
 def test_only_evaluation_data_means_no_test(model_folder: Path, table: Path, tmp_path: Path) -> None:
     held_out = tiny.write_table(tmp_path / "held.csv", tiny.table_rows(17, seed=5))
     out = train(make_config(model_folder, table, tmp_path / "out", eval_data=str(held_out), num_train_epochs=1.0))
@@ -464,7 +451,7 @@ def test_weights_are_saved_in_half_and_scored_as_saved(
     """The file is half as large, a stock model, and its predictions are those in predictions.csv."""
     whole = train(make_config(model_folder, table, tmp_path / "whole", max_steps=2))
     out = train(make_config(model_folder, table, tmp_path / "out", max_steps=2, save_dtype="bfloat16"))
-    assert "saved weights: bfloat16 (probabilities of 12 rows change by at most " in capsys.readouterr().out
+    assert "saved weights: bfloat16 (" in capsys.readouterr().out
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, out)]
     assert sizes[1] < 0.6 * sizes[0]
     assert {str(tensor.dtype) for tensor in load_file(out / "model.safetensors").values()} == {"torch.bfloat16"}
