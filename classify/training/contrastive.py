@@ -22,7 +22,7 @@ from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
 from classify.errors import ClassifyError
 from classify.tasks.base import Task
-from classify.training.optimizer import learning_rate_factor, set_learning_rate, trained_params
+from classify.training.optimizer import learning_rate_factor, trained_params
 from classify.training.strategies.base import Strategy
 from classify.training.trainer import seed_draws
 
@@ -143,9 +143,8 @@ class ContrastiveTrainer:
             head = set(map(id, strategy.weights.output_layer().values()))  # no loss of features reaches it
             params = [weight for weight in trained_params(strategy.optimizer) if id(weight) not in head]
             world.all_reduce_gradients(params)
-        set_learning_rate(strategy.optimizer, rate)
         try:
-            strategy.optimizer_step()
+            strategy.optimizer_step(rate)
         except FloatingPointError as error:
             raise ClassifyError(explain_divergence(f"{error} in a contrastive step")) from None
 

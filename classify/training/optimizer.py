@@ -57,12 +57,6 @@ def make_optimizer(
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set each group's learning rate to `rate` times its `scale`, which is 1 for the head."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("scale", 1.0)
-
-
 def trained_params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """The parameters that an optimizer updates, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -27,7 +27,6 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.packing import divide_padded, pad_targets, send
 from classify.tasks.base import Loss, Task
 from classify.training.checkpoint import Checkpoint
-from classify.training.optimizer import set_learning_rate
 from classify.training.parts import Parts
 from classify.training.progress import Progress
 from classify.training.schedule import Requests, Schedule, StepEnd
@@ -133,9 +132,8 @@ class Trainer:
         schedule = Schedule(self.config, self.batches, progress, self.world, requests or Requests())
         for step in schedule.steps():
             begin = time.perf_counter()
-            set_learning_rate(self.strategy.optimizer, schedule.learning_rate())
             with self.world.dump_if_stalled():
-                norm = self.train_step(step)
+                norm = self.train_step(step, schedule.learning_rate())
                 progress.add_step(
                     step,
                     int(tokens.lengths(self.data.rows[step.indices]).sum()),
@@ -167,8 +165,8 @@ class Trainer:
             raise ClassifyError(explain_divergence(self.strategy, self.progress.step, f"the loss is {mean}"))
         return mean
 
-    def train_step(self, step: sampler.Step) -> torch.Tensor:
-        """Take one optimizer step at the learning rate that is set; return the gradient's norm.
+    def train_step(self, step: sampler.Step, learning_rate: float) -> torch.Tensor:
+        """Take one optimizer step; return the gradient's norm.
 
         Where memory runs out the same step is tried again with micro-batches of half the size, with the same gradient,
         except for different dropout masks.
@@ -181,7 +179,7 @@ class Trainer:
                 raise RankError(explain_memory(self, reason, self.doubled_micro_batches(step)))
             self.halve_micro_batches(step, reason)
         try:
-            norm = self.strategy.optimizer_step()
+            norm = self.strategy.optimizer_step(learning_rate)
         except FloatingPointError as error:
             raise ClassifyError(explain_divergence(self.strategy, self.progress.step + 1, str(error))) from None
         self._loss_sum = self._loss_sum + result[0]

@@ -116,11 +116,11 @@ def test_of_several_ranks_the_one_without_memory_says_what_to_type(
         return torch.zeros(()), 1.0
 
     monkeypatch.setattr(trainer, "compute_gradients", compute)
-    monkeypatch.setattr(trainer.strategy, "optimizer_step", lambda: torch.zeros(()))
+    monkeypatch.setattr(trainer.strategy, "optimizer_step", lambda _: torch.zeros(()))
     monkeypatch.setattr(type(start_world(config)), "distributed", True)
     monkeypatch.setattr(type(trainer.world), "world_size", 2)
     with pytest.raises(RankError, match=r"step 1: rank 0 is out of memory .*--gradient-accumulation-steps 2"):
-        trainer.train_step(step)
+        trainer.train_step(step, 1e-3)
 
 
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="needs limits of a process")

@@ -55,10 +55,12 @@ def test_the_seed_draws_the_pairs(model_folder: Path) -> None:
 
 def test_the_rate_of_steps_on_pairs_rises_and_falls(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
-    monkeypatch.setattr(contrastive, "set_learning_rate", lambda _, rate: rates.append(rate))
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True, learning_rate=1e-3)
-    contrastive.contrastive_warmup(make_trainer(model, data, config, start_world(config), 8).strategy, data, TASK, 20)
+    strategy = make_trainer(model, data, config, start_world(config), 8).strategy
+    step = strategy.optimizer_step
+    monkeypatch.setattr(strategy, "optimizer_step", lambda rate: (rates.append(rate), step(rate)))
+    contrastive.contrastive_warmup(strategy, data, TASK, 20)
     highest = rates.index(max(rates))
     assert 0 < highest < 5
     assert max(rates) <= 1e-3

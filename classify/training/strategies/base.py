@@ -103,13 +103,17 @@ class Strategy:
             self.weights.take_gradients()
         self.world.accelerator.flush()
 
-    def optimizer_step(self) -> torch.Tensor:
+    def optimizer_step(self, learning_rate: float) -> torch.Tensor:
         """Unscale, clip, step, clear. Returns the gradient's norm before clipping, the same on every rank.
+
+        The learning rate is that of the head; other groups of parameters may have a smaller `scale` of it.
 
         The trainer calls it after the last backward pass of a step; weights, optimizer and scaler change. Raises
         FloatingPointError, with the weights as they were, where the norm is not finite. A gradient scaler notices that
         by itself. A device would make the host wait for the answer in each step; there the loss shows it.
         """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * group.get("scale", 1.0)
         self.scaler.unscale_(self.optimizer)
         norm = sharding.full_tensor(
             nn.utils.clip_grad_norm_(trained_params(self.optimizer), self.config.max_grad_norm or math.inf)
