@@ -15,7 +15,6 @@ import torch
 
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TokenizedSplit
-from classify.distributed import sharding
 from classify.evaluation.inference import compute_logits
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
@@ -25,11 +24,9 @@ from classify.training.strategies.base import Strategy
 FEWEST_ROWS = 1_000
 ROWS_PER_CLASS = 50
 MOST_ROWS = 20_000
-# Deviation of features relative to their size below which dropout may drown them: 0.004 of a random encoder, 0.38 to
-# 0.92 of pretrained ones.
+# Deviation of features relative to their size below which dropout drowns them: 0.004 of a random encoder, 0.38 to 0.92
+# of pretrained ones.
 _NEARLY_CONSTANT = 0.05
-# Rows that are tried with dropout where features are nearly constant.
-_TRIED = 64
 
 
 def init_head_from_probe(
@@ -53,9 +50,10 @@ def init_head_from_probe(
     # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[selected], world, features=True)
+    # Features (rows, width) of a random encoder hardly differ between rows.
+    if not is_final and features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean():
+        return None
     fitted = None
-    head = sharding.gather_full(strategy.weights.output_layer(), keep=True)
-    before = {name: tensor.clone() for name, tensor in head.items()}
     if world.is_main:
         targets, class_weights = data.targets[selected], task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
@@ -63,11 +61,6 @@ def init_head_from_probe(
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
-    # Features (rows, width) of a random encoder hardly differ between rows.
-    is_constant = features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean()
-    if not is_final and is_constant and _loses_to_chance(strategy, data, task, selected):
-        strategy.weights.set_output_layer(before["weight"], before["bias"])
-        return None
     return len(selected), time.perf_counter() - begin
 
 
@@ -93,15 +86,6 @@ def probe_folds(
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()
-
-
-def _loses_to_chance(strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64]) -> bool:
-    """Whether ignoring the texts gives a lower training loss than the head does with dropout. A collective."""
-    places, loss = selected[:_TRIED], task.head.loss(strategy.config, data.targets)
-    logits = compute_logits(strategy.classifier, data.tokens, data.rows[places], strategy.world, dropout=True)
-    targets = data.targets[places]
-    total = loss.loss_sum(torch.from_numpy(logits), torch.from_numpy(targets))
-    return float(total) > loss.by_chance(targets, logits.shape[1]) * loss.weight_sum(targets)
 
 
 def row_limit(classes: int, *, is_final: bool) -> int:
