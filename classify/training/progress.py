@@ -31,10 +31,8 @@ class Progress:
     time_plan: list[float | None] | None = None
     # Micro-batches per device and step that memory requires, once it has run out.
     min_micro_batches: int = 1
-    # Epoch after which training had last collapsed, and whether the last scored step and the best one had.
+    # Epoch after which training had last collapsed.
     collapsed_epoch: float | None = None
-    last_collapsed: bool = False
-    best_collapsed: bool = False
     # Scores of the best step and of the last one that was scored, with their numbers; step 0 is the start.
     best: dict[str, float] | None = None
     last_eval: dict[str, float] | None = None
@@ -49,6 +47,11 @@ class Progress:
     @property
     def mean_loss(self) -> float:
         return self.epoch_loss / (self.epoch_weight or 1.0)
+
+    @property
+    def last_collapsed(self) -> bool:
+        """Whether all validation texts got the same output from the step that was scored last."""
+        return self.last_eval is not None and self.last_eval["epoch"] == self.collapsed_epoch
 
     @property
     def is_scored(self) -> bool:
@@ -98,18 +101,15 @@ class Progress:
     def add_score(self, scores: dict[str, float], epoch: float, metric: str, *, collapsed: bool = False) -> bool:
         """Remember the scores of the current step on the validation split; return whether they are the best so far.
 
-        A model that collapsed is never better than one that has not, whose score may be as low.
+        A model that has collapsed is not better, whatever it scores.
         """
         begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
         self.last_eval = {"step": self.step, "epoch": epoch, **scores}
-        better = self.best is None or (not collapsed, _rank(self.last_eval, metric)) > (
-            not self.best_collapsed,
-            _rank(self.best, metric),
-        )
+        collapsed = collapsed and self.step > 0
+        better = self.best is None or (not collapsed and _rank(self.last_eval, metric) > _rank(self.best, metric))
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
-            self.best, self.best_collapsed = self.last_eval, collapsed
-        self.last_collapsed = collapsed = collapsed and self.step > 0
+            self.best = self.last_eval
         if collapsed:
             self.collapsed_epoch = epoch
         return better
@@ -121,7 +121,6 @@ class Progress:
     def clear_best(self) -> None:
         """Forget the best step, whose weights are lost; this one, if it was scored, is the best then."""
         self.best = self.last_eval if self.is_scored else None
-        self.best_collapsed = self.is_scored and self.last_collapsed
         self.epochs_without_improvement = 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
