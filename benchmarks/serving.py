@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from classify.tables.options import ReadOptions
 from classify.tables.read import read_table
+from classify.tables.source import ReadOptions
 
 PIPELINE = """
 import sys

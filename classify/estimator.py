@@ -91,7 +91,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         names = _name_classes(classes)
         columns = {"text": texts, "label": [names[number] for number in numbers]}
         if len(texts) >= FEW_ROWS:
-            hashes = tables.text_hashes.text_hashes(texts)
+            hashes = tables.table.text_hashes(texts)
             # A tenth is for validation, by class; duplicates stay together.
             split = data.split_rows.split_rows(hashes, numbers, seed=self.seed, eval_share=0.1, test_share=0.0)
             # Few different texts cannot be split, and are refused where they are read.

@@ -19,7 +19,7 @@ from classify.errors import InputError, escape_controls
 from classify.files import atomic_path, read_json, split_paths
 
 if TYPE_CHECKING:
-    from classify.tables.texts import TextColumns
+    from classify.tables.roles import TextColumns
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     folder = suspects.absolute() if renames_alone else suspects.absolute().parent
     path, sha256, label_column, texts, stored = _describe_run(folder)
     data = options.data or path
-    table = tables.read.read_table(data, options=tables.options.ReadOptions.from_settings(stored))
+    table = tables.read.read_table(data, options=tables.source.ReadOptions.from_settings(stored))
     inputs = [*tables.source.list_files(data), options.apply]
     prediction.inputs.check_out(options.out, inputs, len(table), len(table.columns), overwrite=options.overwrite)
     if options.data is None and table.sha256 != sha256:

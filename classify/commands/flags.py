@@ -15,7 +15,7 @@ from classify.config.schema import ReadConfig
 from classify.errors import InputError
 from classify.files import split_paths
 from classify.launch.launch import Launch
-from classify.tables.options import ReadOptions
+from classify.tables.source import ReadOptions
 
 if TYPE_CHECKING:
     from classify.prediction.predictor import Predictor

@@ -9,14 +9,13 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.data import (
         languages as languages,
-        long_texts as long_texts,
         reading as reading,
         sampler as sampler,
         split_record as split_record,
         split_rows as split_rows,
         split_table as split_table,
         splits as splits,
-        times as times,
+        token_cache as token_cache,
         tokenize as tokenize,
     )
 

@@ -48,13 +48,9 @@ class Languages:
     texts: int
 
     @property
-    def detected(self) -> dict[str, float]:
-        return {code: share for code, share in self.shares.items() if code != UNKNOWN}
-
-    @property
     def among_detected(self) -> dict[str, float]:
-        total = sum(self.detected.values())
-        return {code: share / total for code, share in self.detected.items()}
+        detected = {code: share for code, share in self.shares.items() if code != UNKNOWN}
+        return {code: share / sum(detected.values()) for code, share in detected.items()}
 
     @property
     def is_clear(self) -> bool:
@@ -62,15 +58,11 @@ class Languages:
 
     @property
     def is_english(self) -> bool:
-        """Whether at most a tenth of the texts with a detected language are in another than English."""
-        english, total = self.shares.get(ENGLISH, 0.0), sum(self.detected.values())
-        return total == 0 or total - english <= _OTHERS * total
+        return not self.among_detected or self.among_detected.get(ENGLISH, 0.0) >= 1 - _OTHERS
 
     def describe(self) -> str:
-        if not self.texts:
-            return "no words in the texts"
-        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST][:SHOWN]
-        return ", ".join(shown)
+        shown = [f"{code} {100 * share:.0f} %" for code, share in self.shares.items() if share >= _LEAST]
+        return ", ".join(shown[:SHOWN]) or "no words in the texts"
 
 
 def is_english_code(code: str) -> bool:
@@ -110,8 +102,8 @@ def note_new_languages(texts: Iterable[str], trained: Mapping[str, float] | None
     """
     if not trained or trained.get(UNKNOWN, 0.0) >= _UNCLEAR:
         return None
-    shares = detect_languages(texts).detected
-    new = {code: share for code, share in shares.items() if trained.get(code, 0.0) < _RARE}
+    shares = detect_languages(texts).shares
+    new = {code: share for code, share in shares.items() if code != UNKNOWN and trained.get(code, 0.0) < _RARE}
     if sum(new.values()) < _OTHERS:
         return None
     listed = ", ".join(f"{code} {100 * share:.0f} %" for code, share in list(new.items())[:SHOWN])
@@ -125,7 +117,6 @@ def _identifier() -> Any:
 
 
 def _identify(words: str, least: float = _CERTAIN) -> str:
-    """The most probable language, UNKNOWN where its probability is below `least` or it is none."""
     code, probability = _identifier().classify(words)
     return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
 

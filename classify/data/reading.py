@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from classify.config.schema import DataConfig
 from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
-from classify.tables.options import ReadOptions
+from classify.tables.labels import join_labels
 from classify.tables.read import SUFFIXES, read_table
 from classify.tables.roles import Columns, find_columns, rename_alike, require_columns, require_named_column
+from classify.tables.source import ReadOptions
 from classify.tables.split_column import NO_COLUMN, SplitColumn, find_split_column, require_splits
 from classify.tables.table import Table
-from classify.tables.texts import join_labels
 
 FLAGS = ("--data", "--eval-data", "--test-data")
 # The flag of each split of a folder, as if it was a separate file.
@@ -32,7 +32,6 @@ class InputTables:
 
     @property
     def learned(self) -> list[Table]:
-        """The tables whose labels a model learns: `--data` and `--eval-data`."""
         return [table for table in (self.train, self.eval) if table is not None]
 
     @property
@@ -55,7 +54,18 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         split_by_time=require_named_column(table, config.split_by_time, "--split-by-time"),
     )
     split = _find_split_column(config, table)
-    columns = replace(_find_columns(config, table, split), split=split)
+    # A column with another meaning is neither text nor label, unless a flag names it.
+    others = {config.group_column, config.split_by_time, None if split is None else split.name}
+    others -= {config.text_column, config.text_pair_column, config.label_column}
+    columns = find_columns(
+        table if len(set(table.columns) - others) < 2 else table.drop(others),
+        config.text_column,
+        config.label_column,
+        config.text_pair_column,
+        config.text_column_delimiter,
+        config.unlabelled_value,
+    )
+    columns = replace(columns, split=split)
     _check_splits(config, table, split, tables)
     more: dict[str, Table | None] = {}
     for flag in FLAGS[1:]:
@@ -89,45 +99,27 @@ def _find_split_column(config: DataConfig, table: Table) -> SplitColumn | None:
     """The column of --split-column, else one whose values are names of splits, if no flag names it."""
     if config.split_column == NO_COLUMN:
         return None
-    name = require_named_column(table, config.split_column, "--split-column")
-    if name is not None:
+    if name := require_named_column(table, config.split_column, "--split-column"):
         return require_splits(table, name)
     return find_split_column(table, (config.text_column, config.text_pair_column, config.label_column))
-
-
-def _find_columns(config: DataConfig, table: Table, split: SplitColumn | None) -> Columns:
-    """Find the columns of texts and labels; a column with another meaning is neither, unless a flag names it."""
-    others = {config.group_column, config.split_by_time, None if split is None else split.name}
-    others -= {config.text_column, config.text_pair_column, config.label_column}
-    searched = table if len(set(table.columns) - others) < 2 else table.drop(others)
-    return find_columns(
-        searched,
-        config.text_column,
-        config.label_column,
-        config.text_pair_column,
-        config.text_column_delimiter,
-        config.unlabelled_value,
-    )
 
 
 def _check_splits(config: DataConfig, table: Table, split: SplitColumn | None, tables: Mapping[str, Table]) -> None:
     """Raise InputError where the splits are defined in several ways, or a flag of a split by seed has no effect."""
     column = "--split-column" if config.split_column is not None or split is None else f"column {split.name!r}"
-    to_drop = "" if split is None else f", or give --split-column {NO_COLUMN}"
-    given = {
+    ways = {
         column: split is not None,
         "--eval-data": "--eval-data" in tables,
         "--split-by-time": config.split_by_time is not None,
         "--test-data": split is not None and "--test-data" in tables,
     }
-    ways = [way for way, is_given in given.items() if is_given]
-    if len(ways) > 1:
-        raise InputError(f"{table.path}: {ways[0]} and {ways[1]} both define the splits; give one of them{to_drop}.")
-    by_seed = {"--split-like": config.split_like, "--group-column": config.group_column}
-    useless = [flag for flag, value in by_seed.items() if value is not None]
-    if ways and useless:
+    by_seed = {"--split-like": config.split_like is not None, "--group-column": config.group_column is not None}
+    given = [flag for flag, is_given in (ways | by_seed).items() if is_given]
+    if len(given) > 1 and ways.get(given[0]):
+        to_drop = "" if split is None else f", or give --split-column {NO_COLUMN}"
         raise InputError(
-            f"{table.path}: {useless[0]} has no effect when {ways[0]} defines the splits; drop one of them{to_drop}."
+            f"{table.path}: {given[0]} defines the splits, so {given[1]} cannot decide anything; give one of them"
+            f"{to_drop}."
         )
 
 
@@ -144,7 +136,6 @@ def _fit(table: Table, columns: Columns, flag: str, config: DataConfig) -> Table
 
 
 def _derive(table: Table, columns: Columns) -> Table:
-    """Add the columns that are computed from others. Raises InputError where their cells do not fit."""
     table = columns.texts.derive(table)
     if len(columns.labels) > 1 and all(map(table.has_column, columns.labels)):
         table = join_labels(table, columns.labels, columns.label)

@@ -72,13 +72,11 @@ class BatchSampler:
         return math.ceil(self.num_rows / self.batch_size)
 
     def step_at(self, position: int) -> Step:
-        """The step that begins when `position` rows are consumed."""
         epoch, offset = divmod(position, self.num_rows)
         order = self._order(epoch)
         return Step(epoch, order[offset : offset + self.batch_size], position)
 
     def steps(self, position: int, end: int) -> Iterator[Step]:
-        """Yield the steps from `position` until at least `end` rows are consumed."""
         while position < end:
             step = self.step_at(position)
             yield step
@@ -91,7 +89,6 @@ class BatchSampler:
         return whole * self.num_rows + min(rest * self.batch_size, self.num_rows)
 
     def steps_until(self, position: int) -> int:
-        """The optimizer steps from the start to `position`."""
         whole, offset = divmod(position, self.num_rows)
         return whole * self.steps_per_epoch + math.ceil(offset / self.batch_size)
 

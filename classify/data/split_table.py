@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from classify.data import split_record
 from classify.data.reading import InputTables
+from classify.data.split_record import UNUSED, SplitRecord
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
-from classify.data.splits import LabelEncoder, Rows, Split, Splits, Targets, mark_outside
-from classify.data.times import read_times
+from classify.data.splits import LabelEncoder, Rows, Split, Splits, mark_outside
 from classify.errors import SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
+from classify.tables.profile import parse_number
 from classify.tables.roles import note_empty_texts
 from classify.tables.rules import SPLITS
 from classify.tables.split_column import NO_COLUMN
-from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY, TextHashes, find_overlap
+from classify.tables.table import EMPTY, Table
 
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
 _SHARE = 0.1
-# Odd, so that multiplying by it loses no bit of a hash.
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+# Digits that may be a date: of ISO 8601 if the year comes first, else in an order that --time-format has to say.
+_DIGITS = re.compile(r"\d{8}|\d{6}|\d{1,2}\.\d{4}", re.ASCII)
+_UTC = re.compile(r" ?(UTC|GMT)$")
 # Flags by which rows are not divided by seed.
 BY_SEED = "--eval-data, --test-data"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Assignment:
-    """The split of each row of `--data`: `parts` (rows,) are indices into `SPLITS`, -1 for rows in none."""
+    """The split of each row of `--data`: `parts` (rows,) are indices into `SPLITS`, -1 for rows in none.
+
+    `how` and `flag` say what decided that; with `folds` the training rows are cross-validated.
+    """
 
     parts: npt.NDArray[np.int8]
-    how: str
+    how: str = ""
     flag: str = BY_SEED
-    num_folds: int = 0
+    folds: int = 0
 
     def rows(self, split: int) -> Rows:
         return np.flatnonzero(self.parts == split)
@@ -56,82 +61,77 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     targets, hashes = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text)
     labelled, classes = encoder.labelled(table, columns.label) & (hashes != EMPTY), encoder.stratify_by(targets)
     assigned = _assign(tables, np.flatnonzero(labelled), classes, seed, folds)
-    parts = assigned.parts.copy()
-    train = _split_of(table, assigned.rows(_TRAIN), targets)
-    validation = _split_of(table, assigned.rows(_VALIDATION), targets)
-    test: Split | None = _split_of(table, assigned.rows(_TEST), targets)
+    is_divided = bool((assigned.parts > _TRAIN).any())
+    train, validation, test = (Split(table, rows, targets[rows]) for rows in map(assigned.rows, range(len(SPLITS))))
     if tables.eval is not None:
         validation = _read_split(tables, tables.eval, encoder)
     if tables.test is not None:
         test = _read_split(tables, tables.test, encoder)
-    if not len(train) or not (len(validation) or assigned.num_folds):
-        raise InputError(_too_few(tables, train, validation))
+    if not len(train) or not (len(validation) or assigned.folds):
+        raise _too_few(tables, train, assigned)
     if config.max_train_samples is not None:
-        train = _split_of(table, cap_rows(classes, train.rows, config.max_train_samples, seed=seed), targets)
-        parts[(parts == _TRAIN) & ~np.isin(hashes, hashes[train.rows])] = split_record.UNUSED
+        train = train.take(cap_rows(classes[train.rows], config.max_train_samples, seed=seed))
+        assigned.parts[(assigned.parts == _TRAIN) & ~np.isin(hashes, train.hashes(columns.text))] = UNUSED
     held_out = f"validation {len(validation):,}"
     if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
-        kept = cap_rows(
-            encoder.stratify_by(validation.targets), np.arange(len(validation)), config.max_eval_samples, seed=0
-        )
-        validation = Split(validation.table, validation.rows[kept], validation.targets[kept])
-        held_out = f"validation {len(kept):,} of {held_out.split()[1]} (--max-eval-samples)"
-    # Without a table, or with too few different texts, there is no test score, rather than a false one.
-    test = test if test else None
-    scored = {"validation": validation} | ({} if test is None else {"test": test})
-    # Splits from separate tables are not recorded.
-    fold_of, assignment = None, parts if (assigned.parts > _TRAIN).any() else None
-    if assigned.num_folds:
-        fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned.num_folds), train
-        assignment = np.full(len(table), -1, dtype=np.int8)
-        assignment[train.rows] = fold_of
-        del scored["validation"]
+        whole = validation
+        validation = whole.take(cap_rows(encoder.stratify_by(whole.targets), config.max_eval_samples, seed=0))
+        held_out = f"validation {len(validation):,} of {len(whole):,} (--max-eval-samples)"
+    fold_of = None
+    if assigned.folds:
+        fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned), train
         held_out = f"{fold_of.max() + 1} folds"
-    hashes_of = (split.table.text_hashes(columns.text)[split.rows] for split in (train, *scored.values()))
-    in_training = dict(zip(scored, map(tuple, find_overlap(*hashes_of)), strict=True))
+        assigned.parts[:] = -1
+        assigned.parts[train.rows] = fold_of
+    scored = {} if assigned.folds else {"validation": validation}
+    if test:  # without a table, or with too few different texts, there is no test score, rather than a false one
+        scored["test"] = test
+    texts = train.hashes(columns.text)
+    overlap = {name: np.flatnonzero(np.isin(split.hashes(columns.text), texts)) for name, split in scored.items()}
     unlabelled = _find_unlabelled(tables, encoder)
-    # A test table without any label is there to be predicted.
-    predicted = {
-        file: split
-        for file, split in unlabelled.items()
-        if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
-    }
     outside, outside_scored = _find_outside(tables, encoder, seed)
-    sizes = f"train {len(train):,}, {held_out}, test {len(test) if test else 0:,}"
+    sizes = f"train {len(train):,}, {held_out}, test {len(test):,}"
     splits = Splits(
-        columns, encoder, train, validation, test, targets, labelled,
-        findings=(decided("split", sizes, assigned.how, "" if tables.eval else assigned.flag, True),),
-        unlabelled=predicted, in_training=in_training, assignment=assignment, folds=fold_of,
-        outside=outside, outside_scored=outside_scored,
+        columns, encoder, train, validation, scored.get("test"), targets, labelled, findings=(),
+        # A test table without any label is there to be predicted.
+        unlabelled={
+            file: split
+            for file, split in unlabelled.items()
+            if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
+        },
+        in_training={name: tuple(places.tolist()) for name, places in overlap.items()},
+        # Splits from separate tables are not recorded.
+        assignment=assigned.parts if is_divided or assigned.folds else None,
+        folds=fold_of, outside=outside, outside_scored=outside_scored,
     )  # fmt: skip
-    notable = _notable(tables, splits, scored, unlabelled)
-    found = [finding for source in tables.every for finding in source.findings]
-    return replace(splits, findings=(*columns.findings, *found, *encoder.findings, *splits.findings, *notable))
-
-
-def _split_of(table: Table, rows: Rows, targets: Targets) -> Split:
-    return Split(table, rows, targets[rows])
+    findings = [*columns.findings, *(finding for source in tables.every for finding in source.findings)]
+    findings += [*encoder.findings, decided("split", sizes, assigned.how, assigned.flag, True)]
+    return replace(splits, findings=(*findings, *_notable(tables, splits, scored, unlabelled)))
 
 
 def _read_split(tables: InputTables, table: Table, encoder: LabelEncoder) -> Split:
     """The labelled rows of a separate table that have a text."""
     known_from, column = "--data" if tables.eval is None else "--data or --eval-data", tables.columns.label
     rows = np.flatnonzero(encoder.labelled(table, column) & (table.text_hashes(tables.columns.text) != EMPTY))
-    return _split_of(table, rows, encoder.encode(table, column, known_from))
+    return Split(table, rows, encoder.encode(table, column, known_from)[rows])
 
 
 def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
     """Assign the labelled rows of `--data`."""
     config, split, path = tables.config, tables.columns.split, tables.train.path
-    parts = np.full(len(tables.train), -1, dtype=np.int8)
-    parts[labelled] = _TRAIN
+    assigned = _Assignment(np.full(len(tables.train), -1, dtype=np.int8))
+    assigned.parts[labelled] = _TRAIN
     if tables.eval is not None:
-        return _Assignment(parts, "given as separate files")
-    assigned = _Assignment(parts, "")
+        assigned.how, assigned.flag = "given as separate files", ""
+        return assigned
     if split is not None:
-        assigned = _by_column(tables, labelled)
-    elif config.split_by_time is not None:
-        assigned = _by_time(tables, labelled, config.split_by_time)
+        assigned.parts[labelled] = _read_split_column(tables)[labelled]
+        assigned.how, assigned.flag = f"by column {split.name!r} of {path}", "--split-column"
+    elif (column := config.split_by_time) is not None:
+        assigned.parts[labelled] = _split_by_time(tables, labelled, column)
+        newest = "for test, the next newest for validation" if tables.test is None else "for validation"
+        assigned.how = f"by time in column {column!r} of {path}: the newest rows {newest}"
+        assigned.flag = "--split-by-time"
     if len(assigned.rows(_VALIDATION)):
         if config.folds and split is not None:
             raise InputError(
@@ -140,72 +140,79 @@ def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, f
             )
         return assigned
     # Without validation rows, these are taken from those to train on.
-    how = f"{assigned.how}; " if assigned.how else ""
+    assigned.how += "; " if assigned.how else ""
     if not folds:
-        return _by_seed(tables, replace(assigned, how=how), stratify_by, seed)
-    how += (
-        f"the final model trains on all training rows of {path}; scores from cross-validation, stratified, seed {seed}"
-    )
-    how += "".join(f", {reason}" for reason in _groups(tables, labelled))
-    if config.split_like is None:
-        return replace(assigned, how=how, flag="--folds 0", num_folds=folds)
-    return replace(assigned, how=f"{how}, folds of {config.split_like}", flag="--split-like", num_folds=folds)
-
-
-def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, folds: int) -> Rows:
-    """The fold of each training row."""
-    hashes = train.table.text_hashes(tables.columns.text)[train.rows]
-    groups, earlier = list(_groups(tables, train.rows).values()), _read_earlier(tables, train.rows)
-    labels = encoder.stratify_by(train.targets)
-    assigned = assign_folds(hashes, labels, folds, seed=seed, groups=groups, earlier=earlier)
-    if assigned.max() < 1:
-        raise InputError(_too_few(tables, train, train))
+        _split_by_seed(tables, assigned, stratify_by, seed)
+        return assigned
+    assigned.how += f"the final model trains on all training rows of {path}; scores from cross-validation, stratified, "
+    assigned.how += ", ".join([f"seed {seed}", *_find_groups(tables, labelled)])
+    assigned.folds, assigned.flag = folds, "--folds 0"
+    if config.split_like is not None:
+        assigned.how += f", folds of {config.split_like}"
+        assigned.flag = "--split-like"
     return assigned
 
 
-def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | None:
-    """The split or fold of these rows of `--data` in the run of --split-like, if any; it must know some."""
-    folder = tables.config.split_like
-    if folder is None:
-        return None
-    numbers = split_record.read_record(tables.train.text_hashes(tables.columns.text)[rows], folder)
-    if not (numbers >= 0).any():
-        raise InputError(
-            f"--split-like {folder}: expected a run of a table that shares texts with {tables.train.path}. Got one "
-            "that shares none; drop the flag, or name another run."
+def _read_split_column(tables: InputTables) -> npt.NDArray[np.int8]:
+    """(rows,) the split of each row of `--data` by its column."""
+    column = tables.columns.split
+    assert column is not None
+    values, numbers = tables.train.dictionary_encode(column.name)
+    return np.array([column.meaning[value] for value in values], dtype=np.int8)[numbers]
+
+
+def _split_by_time(tables: InputTables, labelled: Rows, column: str) -> npt.NDArray[np.int8]:
+    """Test on the newest tenth, validate on the tenth before it; rows of the same time stay together."""
+    times = _read_times(tables.train, column, labelled, tables.config.time_format)
+    ordered = np.sort(times)
+    count = max(1, round(_SHARE * len(labelled)))
+    # Cut before the first row of a time.
+    last = len(ordered) if tables.test is not None else int(np.searchsorted(ordered, ordered[-count]))
+    parts = np.full(len(labelled), _TRAIN, dtype=np.int8)
+    parts[times >= ordered[max(0, last - count)]] = _VALIDATION
+    parts[np.argsort(times, kind="stable")[last:]] = _TEST
+    return parts
+
+
+def _read_times(table: Table, column: str, rows: Rows, form: str | None) -> npt.NDArray[np.float64]:
+    """(rows,) numbers, larger for later rows: the numbers in the column, or seconds since 1970.
+
+    Times are ISO 8601, or of the format `form` of strptime; without a time zone they count as UTC. Raises InputError
+    naming rows that hold no time.
+    """
+    texts = [_UTC.sub("", value.strip()) for value in table.take(column, rows)]
+    numbers = [parse_number(text) for text in texts]
+    if form is None and None not in numbers and not all(map(_DIGITS.fullmatch, texts)):
+        return np.array(numbers, dtype=np.float64)
+    times = {text: _parse_time(text, form) for text in set(texts)}
+    wrong = [place for place, text in enumerate(texts) if times[text] is None]
+    if wrong:
+        expected = (
+            "a time such as 2024-12-31 or 2024-12-31 18:30:00; name another format with --time-format, e.g. %d.%m.%Y"
         )
-    return numbers
+        if form is not None:
+            expected = f"a time of the format {form!r} (--time-format)"
+        raise InputError(
+            f"--split-by-time {column}: {table.describe_rows(rows[wrong].tolist())}: Got {texts[wrong[0]]!r}. Expected "
+            f"{expected}."
+        )
+    return np.array([times[text] for text in texts], dtype=np.float64)
 
 
-def _groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
-    """Numbers (rows,), equal for rows that must share a split, for each reason there is; a blank cell is no group."""
-    column, texts, groups = tables.config.group_column, tables.columns.texts, dict[str, Rows]()
-    if texts.pair is not None:  # the same two texts in the other order are no new row
-        first, second = (tables.train.text_hashes(name) for name in texts.inputs)
-        pairs = _hash_pairs(np.minimum(first, second), np.maximum(first, second))
-        distinct, numbers = np.unique(pairs, return_inverse=True)
-        if len(distinct) < len(np.unique(_hash_pairs(first, second))):
-            groups["swapped pairs in one split"] = numbers.astype(np.int64)[rows]
-    if column is not None:
-        values, numbers = tables.train.dictionary_encode(column)
-        places: dict[str, int] = {}  # an ID is the same with spaces around it
-        owners = np.array([places.setdefault(value.strip(), len(places)) for value in values], dtype=np.int64)[numbers]
-        alone = len(values) + np.arange(len(numbers))
-        groups[f"grouped by {column!r}"] = np.where(tables.train.is_blank(column), alone, owners)[rows]
-    return groups
+def _parse_time(text: str, form: str | None) -> float | None:
+    try:
+        time = datetime.datetime.fromisoformat(text) if form is None else datetime.datetime.strptime(text, form)
+        return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
-def _hash_pairs(first: TextHashes, second: TextHashes) -> TextHashes:
-    """Hashes of two hashes each, in this order: NumPy sorts single numbers far faster than pairs."""
-    return first * _ODD + second
-
-
-def _by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int) -> _Assignment:
+def _split_by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int) -> None:
     """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
-    table, rows, parts = tables.train, assigned.rows(_TRAIN), assigned.parts.copy()
-    is_tested = tables.test is not None or (parts == _TEST).any()
-    groups, earlier = _groups(tables, rows), _read_earlier(tables, rows)
-    parts[rows] = split = split_rows(
+    table, rows = tables.train, assigned.rows(_TRAIN)
+    is_tested = tables.test is not None or bool((assigned.parts == _TEST).any())
+    groups, earlier = _find_groups(tables, rows), _read_earlier(tables, rows)
+    assigned.parts[rows] = split = split_rows(
         table.text_hashes(tables.columns.text)[rows],
         stratify_by[rows],
         seed=seed,
@@ -214,44 +221,59 @@ def _by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed
         groups=list(groups.values()),
         earlier=earlier,
     )
-    shares, far = "90/10" if is_tested else "80/10/10", ""
-    if groups:  # the actual shares: whole groups may not fit the quotas
-        counts = np.bincount(split, minlength=len(SPLITS))[: 2 if is_tested else 3]
-        shares, far = "/".join(f"{100 * count / len(rows):.0f}" for count in counts), " as far as groups allow"
-    how = f"{assigned.how}{shares} of {table.path}, stratified{far}, seed {seed}"
-    how += "".join(f", {reason}" for reason in groups)
+    assigned.how += f"{'90/10' if is_tested else '80/10/10'} of {table.path}, stratified, "
+    assigned.how += ", ".join([f"seed {seed}", *groups])
     if earlier is not None:
-        known = earlier >= 0
-        kept = int((earlier == split)[known].sum())
-        how += f"; {kept} of {int(known.sum())} rows of {tables.config.split_like} keep their split"
-    return replace(assigned, parts=parts, how=how)
+        assigned.how += f"; {int((earlier == split).sum())} rows keep the split of {tables.config.split_like}"
 
 
-def _by_column(tables: InputTables, labelled: Rows) -> _Assignment:
-    """Assign rows by the split column; without validation rows these are taken from train later."""
-    column, table = tables.columns.split, tables.train
-    assert column is not None
-    values, numbers = table.dictionary_encode(column.name)
-    parts = np.full(len(table), -1, dtype=np.int8)
-    parts[labelled] = np.array([column.meaning[value] for value in values], dtype=np.int8)[numbers][labelled]
-    return _Assignment(parts, f"by column {column.name!r} of {table.path}", "--split-column")
+def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, assigned: _Assignment) -> Rows:
+    """The fold of each training row."""
+    fold_of = assign_folds(
+        train.hashes(tables.columns.text),
+        encoder.stratify_by(train.targets),
+        assigned.folds,
+        seed=seed,
+        groups=list(_find_groups(tables, train.rows).values()),
+        earlier=_read_earlier(tables, train.rows),
+    )
+    if fold_of.max() < 1:
+        raise _too_few(tables, train, assigned)
+    return fold_of
 
 
-def _by_time(tables: InputTables, labelled: Rows, column: str) -> _Assignment:
-    """Test on the newest tenth, validate on the tenth before it; rows of the same time stay together."""
-    times = read_times(tables.train, column, labelled, tables.config.time_format)
-    order = np.argsort(times, kind="stable")
-    sorted_times = times[order]
-    count = max(1, round(_SHARE * len(labelled)))
-    # Cut before the first row of a time.
-    last = len(order) if tables.test is not None else int(np.searchsorted(sorted_times, sorted_times[-count]))
-    pieces = np.split(order, [int(np.searchsorted(sorted_times, sorted_times[max(0, last - count)])), last])
-    parts = np.full(len(tables.train), -1, dtype=np.int8)
-    for split, piece in enumerate(pieces):
-        parts[labelled[piece]] = split
-    newest = "for test, the next newest for validation" if tables.test is None else "for validation"
-    how = f"by time in column {column!r} of {tables.train.path}: the newest rows {newest}"
-    return _Assignment(parts, how, "--split-by-time")
+def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | None:
+    """The split or fold of these rows of `--data` in the run of --split-like, if any; it must know some.
+
+    A text that --max-train-samples left out of it is in train.
+    """
+    folder = tables.config.split_like
+    if folder is None:
+        return None
+    record = SplitRecord.read(folder)
+    parts = record.find_parts(tables.train.text_hashes(tables.columns.text)[rows])
+    if not (parts >= 0).any():
+        raise InputError(
+            f"--split-like {folder}: expected a run of a table that shares texts with {tables.train.path}. Got one "
+            "that shares none; drop the flag, or name another run."
+        )
+    if not record.num_folds:
+        parts[parts == UNUSED] = _TRAIN
+    return parts
+
+
+def _find_groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
+    """Numbers (rows,), equal for rows that must share a split, for each reason there is; a blank cell is no group."""
+    column, texts, groups = tables.config.group_column, tables.columns.texts, dict[str, Rows]()
+    if texts.pair is not None:  # the same two texts in the other order, which have the same sum, are no new row
+        first, second = (tables.train.text_hashes(name)[rows] for name in texts.inputs)
+        groups["swapped pairs in one split"] = (first + second).astype(np.int64)
+    if column is not None:
+        values, numbers = tables.train.dictionary_encode(column)
+        owners = np.unique([value.strip() for value in values], return_inverse=True)[1][numbers]
+        alone = len(values) + np.arange(len(numbers))
+        groups[f"grouped by {column!r}"] = np.where(tables.train.is_blank(column), alone, owners)[rows]
+    return groups
 
 
 def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:
@@ -272,18 +294,19 @@ def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tupl
     The test table's rows are scored, or the test split's by a column, else every second row by seed.
     """
     found = [
-        (source, np.flatnonzero(mark_outside(source, tables.columns.label, encoder.classes))) for source in tables.every
+        _without_targets(table, np.flatnonzero(mark_outside(table, tables.columns.label, encoder.classes)))
+        for table in tables.every
     ]
-    fitted = [_without_targets(source, rows) for source, rows in found if source is not tables.test]
-    rows = fitted[0].rows
     if tables.test is not None:
-        scored = _without_targets(*found[-1])
+        *fitted, scored = found
     else:
-        tested = rows[:0] if tables.columns.split is None else _by_column(tables, rows).rows(_TEST)
-        if not len(tested):
-            tested = np.random.default_rng(seed).permutation(rows)[: len(rows) // 2]
-        fitted[0] = _without_targets(tables.train, np.setdiff1d(rows, tested))
-        scored = _without_targets(tables.train, np.sort(tested))
+        first, *others = found
+        is_tested = np.zeros(len(first), dtype=bool)
+        if tables.columns.split is not None:
+            is_tested = _read_split_column(tables)[first.rows] == _TEST
+        if not is_tested.any():
+            is_tested[np.random.default_rng(seed).permutation(len(first))[: len(first) // 2]] = True
+        fitted, scored = [first.take(~is_tested), *others], first.take(is_tested)
     return tuple(split for split in fitted if len(split)), scored if len(scored) else None
 
 
@@ -291,43 +314,28 @@ def _without_targets(table: Table, rows: Rows) -> Split:
     return Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
 
 
-def _too_few(tables: InputTables, train: Split, validation: Split) -> str:
-    """Why there is nothing to train or validate on, and what to do."""
-    table, column, split, config = tables.train, tables.columns.text, tables.columns.split, tables.config
-    path, texts = table.path, len(np.unique(table.text_hashes(column)))
-    reasons = (
-        (tables.eval is not None and not len(validation), "no row has a label; expected rows to validate on. Label "
-         "some, or drop --eval-data."),
-        (split is not None and not len(train), "no row of the training split has a label; expected rows to train on. "
-         f"Label some, or give --split-column {NO_COLUMN} to split the labelled rows by seed."),
-        (config.split_by_time is not None, f"too few different times in column {config.split_by_time!r} to split by; "
-         "give --eval-data."),
-        (config.group_column is not None, f"too few groups in column {config.group_column!r} to split by: train keeps "
-         "a row of every class. Leave --group-column out, or give --eval-data."),
-        (True, f"too few different texts to split: {len(table)} rows hold {texts}; add rows, or give --eval-data."),
-    )  # fmt: skip
-    if tables.eval is not None and not len(validation):
-        path = tables.eval.path
-    return f"{path}: {next(reason for holds, reason in reasons if holds)}"
+def _too_few(tables: InputTables, train: Split, assigned: _Assignment) -> InputError:
+    path = tables.train.path if tables.eval is None or not len(train) else tables.eval.path
+    return InputError(
+        f"{path}: no row with a label is left to {'validate' if len(train) else 'train'} on ({assigned.how}). Too few "
+        f"rows, different texts, times or groups: add some, or split in another way, e.g. by {BY_SEED} or "
+        f"--split-column {NO_COLUMN}."
+    )
 
 
 def _notable(
     tables: InputTables, splits: Splits, scored: Mapping[str, Split], unlabelled: Mapping[str, Split]
 ) -> list[Finding]:
     """What makes a score less trustworthy, and the rows that are not trained on."""
-    config, column, texts = tables.config, splits.columns.text, _note_labels(splits, scored)
+    config, texts = tables.config, _note_labels(splits, scored)
     for name, split in scored.items():
         if places := splits.in_training[name]:
-            lines = split.table.describe_rows([int(split.rows[place]) for place in places])
+            lines = split.table.describe_rows(split.rows[list(places)].tolist())
             texts.append(f"{len(places)} of {len(split)} {name} texts are also in the training split ({lines})")
     if len(scored) > 1:
-        validation, test = (split.table.text_hashes(column)[split.rows] for split in scored.values())
-        both = len(find_overlap(validation, test)[0])
-        if both:
-            texts.append(
-                f"{both} of {len(test)} test texts are also in the validation split, on which weights are selected and "
-                "probabilities calibrated"
-            )
+        validation, test = (split.hashes(splits.columns.text) for split in scored.values())
+        if both := int(np.isin(test, validation).sum()):
+            texts.append(f"{both} of {len(test)} test texts are also in the validation split, which selects weights")
     if config.max_eval_samples is not None and splits.folds is not None:
         texts.append("--max-eval-samples has no effect: with folds, no rows are held out that it could limit")
     found = [finding for source in tables.every for finding in note_empty_texts(source, splits.columns.texts)]
@@ -349,26 +357,21 @@ def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
     """Note labels that some split has no row of, and those with one training row."""
     encoder, train, notes = splits.encoder, splits.train, list[str]()
     counts = encoder.label_counts(train.targets)
+    labels = np.array(encoder.labels, dtype=object)
     if (counts == 0).any():
-        notes.append(f"no training row has the label {_list(encoder.labels, counts == 0)}")
-    single = np.flatnonzero(counts == 1).tolist()
-    if single:
-        rows = [int(train.rows[np.flatnonzero(encoder.has_label(train.targets, label))[0]]) for label in single[:SHOWN]]
+        notes.append(f"no training row has the label {list_some(labels[counts == 0], show=repr)}")
+    if single := np.flatnonzero(counts == 1).tolist():
+        rows = [int(train.rows[encoder.has_label(train.targets, label)][0]) for label in single[:SHOWN]]
         shown = [
-            f"{encoder.labels[label]!r} ({train.table.describe_rows([row])})"
-            for label, row in zip(single, rows, strict=False)
+            f"{labels[label]!r} ({train.table.describe_rows([row])})" for label, row in zip(single, rows, strict=False)
         ]
         notes.append(f"labels with one training row: {list_some(shown, len(single))}")
     for name, split in scored.items():
         missing = (counts > 0) & (encoder.label_counts(split.targets) == 0)
         if missing.any():
-            listed = _list(encoder.labels, missing)
+            listed = list_some(labels[missing], show=repr)
             notes.append(f"no {name} row has the label {listed}; the {name} scores do not cover it")
     unmarked = [name for name in splits.columns.labels if name not in encoder.labels]
     if unmarked and len(splits.columns.labels) > 1:
         notes.append(f"no row has the label {list_some(unmarked, show=repr)}, so the model does not learn it")
     return notes
-
-
-def _list(labels: Sequence[str], mask: npt.NDArray[np.bool_]) -> str:
-    return list_some([label for label, is_listed in zip(labels, mask, strict=True) if is_listed], show=repr)

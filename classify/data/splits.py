@@ -15,7 +15,7 @@ import numpy.typing as npt
 from classify.findings import Finding
 from classify.tables.labels import ClassNames
 from classify.tables.roles import Columns
-from classify.tables.table import Table
+from classify.tables.table import Table, TextHashes
 
 Rows = npt.NDArray[np.int64]
 Targets = npt.NDArray[Any]
@@ -34,6 +34,12 @@ class Split:
 
     def texts(self, column: str) -> list[str]:
         return self.table.take(column, self.rows)
+
+    def hashes(self, column: str) -> TextHashes:
+        return self.table.text_hashes(column)[self.rows]
+
+    def take(self, places: Rows) -> Split:
+        return Split(self.table, self.rows[places], self.targets[places])
 
 
 @dataclass(frozen=True)
@@ -73,17 +79,14 @@ class Splits:
 
     @property
     def scored(self) -> Split:
-        """The split of the final scores: test, else validation."""
         return self.test or self.validation
 
     @property
     def num_folds(self) -> int:
-        """The number of folds; 0 without cross-validation."""
         return 0 if self.folds is None else int(self.folds.max()) + 1
 
     @property
     def method(self) -> str | None:
-        """The method of the validation scores where no rows were held out for them; else None."""
         return None if self.folds is None else f"{self.num_folds}-fold cross-validation"
 
     @property
@@ -163,6 +166,4 @@ def mark_rows(table: Table, column: str, holds: Callable[[str], bool]) -> npt.ND
 
 def mark_outside(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.bool_]:
     """(rows,) whether each row of a table has the label for none of the classes (--out-of-scope-label)."""
-    if classes.outside is None:
-        return np.zeros(len(table), dtype=bool)
     return mark_rows(table, column, classes.is_outside)

@@ -2,57 +2,141 @@
 
 Each text's ids are stored without special tokens and without truncation, so one tokenization serves every
 `--max-length`. The special tokens that a tokenizer puts around a text, or two, are the same for all rows; they and the
-truncation are applied when rows are collated.
+truncation are applied when rows are collated. Texts that are longer than --max-length are cut by a policy, the same in
+prediction as in training: its name is kept in classify.json.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 
 from classify.console import progress_bar
-from classify.data.long_texts import TRUNCATE, Ids, LongTextPolicy
+from classify.data import token_cache
 from classify.errors import InputError
-from classify.tables.cache import load_or_write
 from classify.tables.table import Table
 
 # An Arrow column is converted to Python strings block by block.
 Texts: TypeAlias = Sequence[str] | pyarrow.ChunkedArray
-Arrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
+Ids = npt.NDArray[np.int64]
+
+# Part of the first tokens in "head-tail": 128 of 510 (Sun et al., 2019).
+_HEAD = 0.25
+# Least share of a chunk that the next one repeats.
+_OVERLAP = 0.125
+# Chunks per text: 16 of 512 tokens are some 6,000 words.
+MAX_CHUNKS = 16
 # Limit of the default --max-length; beyond it memory and time grow fast.
 DEFAULT_LIMIT = 512
 # Share of longer texts from which a prediction notes them.
 _NOTED = 0.1
-# Of the cache: an entry of another format is another entry.
-_FORMAT = 2
+# Texts that are tokenized at once.
 _BATCH = 4096
-_IDS = "ids.bin"
-_OFFSETS = "offsets.npy"
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Sequences of texts: of which text, `rows` (s,), and their spans: first token and length, both (s, spans)."""
+
+    rows: Ids
+    starts: Ids
+    counts: Ids
+
+
+class LongTextPolicy:
+    """A policy, by its value of --long-texts; this one keeps the first tokens.
+
+    A text longer than `room` tokens has sequences of `room` tokens.
+    """
+
+    name: ClassVar[str] = "truncate"
+
+    def num_sequences(self, lengths: Ids, room: int) -> Ids:
+        """(n,) the number of sequences of texts of that many tokens (n,); by default 1."""
+        return np.ones(len(lengths), dtype=np.int64)
+
+    def cut(self, lengths: Ids, room: int) -> Cuts:
+        """The sequences, text by text."""
+        rows = np.arange(len(lengths))
+        return Cuts(rows, np.zeros((len(rows), 1), dtype=np.int64), np.minimum(lengths, room)[:, None])
+
+    def describe(self, lengths: Ids, room: int) -> str:
+        """Describe what happens to the texts, at least one, that are longer than `room`."""
+        return "truncated"
+
+
+class HeadTail(LongTextPolicy):
+    """Keep first and last tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1)."""
+
+    name = "head-tail"
+
+    def cut(self, lengths: Ids, room: int) -> Cuts:
+        """First and last tokens of each text; a text that fits has no tail."""
+        head = np.where(lengths > room, int(_HEAD * room), lengths)
+        tail = np.where(lengths > room, room - head, 0)
+        counts = np.stack([head, tail], axis=1)
+        return Cuts(np.arange(len(lengths)), np.stack([np.zeros_like(head), lengths - tail], axis=1), counts)
+
+    def describe(self, lengths: Ids, room: int) -> str:
+        return f"their first {int(_HEAD * room)} and last {room - int(_HEAD * room)} tokens are used"
+
+
+class Chunks(LongTextPolicy):
+    """Read overlapping chunks at equal distances, whose logits are averaged.
+
+    The output layer is linear, so that is the output for the mean of the chunks' features.
+    """
+
+    name = "chunks"
+
+    def num_sequences(self, lengths: Ids, room: int) -> Ids:
+        overlap = int(_OVERLAP * room)
+        needed = -(-(lengths - overlap) // max(1, room - overlap))
+        return np.where(lengths > room, np.minimum(needed, MAX_CHUNKS), 1).astype(np.int64)
+
+    def cut(self, lengths: Ids, room: int) -> Cuts:
+        """The chunks of each text: the first starts with it, the last ends with it."""
+        numbers = self.num_sequences(lengths, room)
+        rows = np.repeat(np.arange(len(lengths)), numbers)
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
+        starts = place * np.maximum(lengths - room, 0)[rows] // np.maximum(numbers - 1, 1)[rows]
+        return Cuts(rows, starts[:, None], np.minimum(lengths, room)[rows][:, None])
+
+    def describe(self, lengths: Ids, room: int) -> str:
+        """The number of chunks, and how many texts have too many to be read whole."""
+        numbers = self.num_sequences(lengths, room)
+        gaps = int((lengths > MAX_CHUNKS * room).sum())
+        partly = f", {gaps} with gaps between {MAX_CHUNKS} chunks" if gaps else ""
+        return f"read in up to {numbers.max()} chunks{partly}"
+
+
+TRUNCATE = LongTextPolicy()
+POLICIES: dict[str, LongTextPolicy] = {policy.name: policy for policy in (TRUNCATE, HeadTail(), Chunks())}
 
 
 @dataclass(frozen=True)
 class Template:
     """The special tokens of a row: `prefix` text `suffix`, or `prefix` text `middle` text `suffix` for pairs.
 
-    `types` are the token types of both parts where the model has any: prefix, first text and the tokens after it that
-    the tokenizer counts to it (`middle_types`), then the rest.
+    `types` are the token types of both texts, where the model has any; the first `middle_first` tokens of the middle
+    have the first text's.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     middle: tuple[int, ...] = ()
-    middle_types: tuple[int, ...] = ()
+    middle_first: int = 0
     types: tuple[int, int] = (0, 0)
 
     @property
@@ -139,42 +223,30 @@ class Tokens:
 
     def collate(self, rows: Ids) -> Collated:
         """Join the rows end to end; pairs are truncated longest first."""
-        return self._collate_texts(rows) if self.second is None else self._collate_pairs(self.second, rows)
-
-    def _collate_texts(self, rows: Ids) -> Collated:
-        cuts = self.long_texts.cut(self.first.lengths(rows), self.max_length - self.special)
-        lengths = cuts.counts.sum(axis=1) + self.special
-        ids = np.empty(int(lengths.sum()), dtype=np.int64)
-        place = _write_tokens(ids, np.cumsum(lengths) - lengths, self.template.prefix)
-        offsets = self.first.offsets[rows[cuts.rows]]
-        for starts, counts in zip(cuts.starts.T, cuts.counts.T, strict=True):
-            place = _write_texts(ids, place, self.first.ids, offsets + starts, counts)
-        _write_tokens(ids, place, self.template.suffix)
-        return Collated(ids, lengths, rows=cuts.rows if len(cuts.rows) > len(rows) else None)
-
-    def _collate_pairs(self, second: Segment, rows: Ids) -> Collated:
-        template = self.template
-        counts = _truncate_pair(self.first.lengths(rows), second.lengths(rows), self.max_length - self.special)
-        lengths = sum(counts, np.array(self.special))
+        template, room = self.template, self.max_length - self.special
+        if self.second is None:
+            cuts = self.long_texts.cut(self.first.lengths(rows), room)
+            of_row, counts, starts = cuts.rows, cuts.counts.T, self.first.offsets[rows[cuts.rows]] + cuts.starts.T
+        else:
+            of_row, counts = rows, _truncate_pair(self.first.lengths(rows), self.second.lengths(rows), room)
+            starts = np.stack([segment.offsets[rows] for segment in self.segments])
+        lengths = counts.sum(axis=0) + self.special
         ids = np.empty(int(lengths.sum()), dtype=np.int64)
         place = _write_tokens(ids, np.cumsum(lengths) - lengths, template.prefix)
-        parts = ((self.first, template.middle), (second, template.suffix))
-        for (segment, following), count in zip(parts, counts, strict=True):
-            place = _write_texts(ids, place, segment.ids, segment.offsets[rows], count)
-            place = _write_tokens(ids, place, following)
-        return Collated(ids, lengths, self._types(lengths, counts))
-
-    def _types(self, lengths: Ids, counts: list[Ids]) -> Ids | None:
-        first, second = self.template.types
-        if first == second:
-            return None
-        following = sum(kind == first for kind in self.template.middle_types)
-        sizes = len(self.template.prefix) + counts[0] + following
-        return np.repeat(np.tile([first, second], len(lengths)), np.stack([sizes, lengths - sizes], axis=1).ravel())
+        for number, count in enumerate(counts):  # spans of one text, or the two of a pair
+            source, is_last = self.segments[0 if self.second is None else number].ids, number == len(counts) - 1
+            within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+            ids[np.repeat(place, count) + within] = source[np.repeat(starts[number], count) + within]
+            place = _write_tokens(ids, place + count, template.suffix if is_last else template.middle)
+        types = None
+        if template.types[0] != template.types[1]:
+            first = len(template.prefix) + counts[0] + template.middle_first
+            types = np.repeat(np.tile(template.types, len(lengths)), np.stack([first, lengths - first], axis=1).ravel())
+        return Collated(ids, lengths, types, rows=of_row if len(of_row) > len(rows) else None)
 
 
-def _truncate_pair(first: Ids, second: Ids, room: int) -> list[Ids]:
-    """How many tokens of two texts are kept: the longer one is cut first, then both alike.
+def _truncate_pair(first: Ids, second: Ids, room: int) -> Ids:
+    """(2, rows) how many tokens of two texts are kept: the longer one is cut first, then both alike.
 
     As the strategy `longest_first` of the library tokenizers, which gives an odd token to the longer text, of equals to
     the second.
@@ -184,7 +256,7 @@ def _truncate_pair(first: Ids, second: Ids, room: int) -> list[Ids]:
     kept_short = np.where(fits, short, np.where(2 * short <= room, short, room // 2))
     kept_long = np.where(fits, long, room - kept_short)
     swapped = first > second
-    return [np.where(swapped, kept_long, kept_short), np.where(swapped, kept_short, kept_long)]
+    return np.stack([np.where(swapped, kept_long, kept_short), np.where(swapped, kept_short, kept_long)])
 
 
 def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
@@ -192,13 +264,6 @@ def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
     for i, token in enumerate(tokens):
         ids[place + i] = token
     return place + len(tokens)
-
-
-def _write_texts(ids: Ids, place: Ids, source: npt.NDArray[np.int32], offsets: Ids, counts: Ids) -> Ids:
-    """Write `counts` tokens of a source from each of the `offsets`; return the places after them."""
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids[np.repeat(place, counts) + within] = source[np.repeat(offsets, counts) + within]
-    return place + counts
 
 
 @dataclass(frozen=True)
@@ -252,33 +317,28 @@ def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_l
 def _tokenize(tokenizer: Any, texts: Texts, digest: str | None) -> Segment:
     """The ids of all texts; ranks on one machine that need the same ones tokenize them once."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    arrays = None
-    if digest is not None and backend is not None:
-        key = hashlib.sha256(f"{_FORMAT}\0{digest}\0{backend.to_str()}".encode()).hexdigest()[:32]
-        arrays = load_or_write(
-            key, lambda folder: _write(folder, tokenizer, texts), lambda folder: _read(folder, len(texts))
-        )
-    return Segment(*(arrays or _in_memory(tokenizer, texts)))
+    if digest is None or backend is None:
+        return Segment(*token_cache.join(_encode(tokenizer, texts)))
+    key = hashlib.sha256(f"{digest}\0{backend.to_str()}".encode()).hexdigest()[:32]
+    return Segment(*token_cache.load_or_write(key, len(texts), lambda: _encode(tokenizer, texts)))
 
 
 def find_template(tokenizer: Any, *, pairs: bool = False) -> Template:
     """Find the special tokens that a tokenizer puts around a text, or around two."""
     bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
     encoded = tokenizer("a", "a", verbose=False) if pairs else tokenizer("a", verbose=False)
-    full = encoded["input_ids"]
-    starts = [start for start in range(len(full) - len(bare) + 1) if full[start : start + len(bare)] == bare]
+    full, size = encoded["input_ids"], len(bare)
+    starts = [start for start in range(len(full) - size + 1) if full[start : start + size] == bare]
     assert starts, f"a tokenizer that changes a text when it adds special tokens: {full} from {bare}"
-    begin, end = starts[0], starts[0] + len(bare)
-    if not pairs:
-        return Template(tuple(full[:begin]), tuple(full[end:]))
-    second = starts[-1]
-    types = encoded.get("token_type_ids") or [0] * len(full)
+    first, second = starts[0], starts[-1]  # one place where there is one text
+    types = (encoded.get("token_type_ids") if pairs else None) or [0] * len(full)
+    middle = slice(first + size, second)
     return Template(
-        tuple(full[:begin]),
-        tuple(full[second + len(bare) :]),
-        tuple(full[end:second]),
-        tuple(types[end:second]),
-        (types[begin], types[second]),
+        tuple(full[:first]),
+        tuple(full[second + size :]),
+        tuple(full[middle]),
+        types[middle].count(types[first]),
+        (types[first], types[second]),
     )
 
 
@@ -290,91 +350,57 @@ def default_max_length(full_lengths: Ids, cap: int) -> int:
 
 def max_length_reason(tokens: Tokens, rows: Ids, cap: int, *, requested: bool) -> str:
     """Describe how many texts of the given rows are longer than the maximum length, and what happens to them."""
-    lengths, max_length = tokens.full_lengths(rows), tokens.max_length
-    longer = lengths > max_length
-    if not longer.any():
+    number, what = _describe_longer(tokens, rows)
+    if not number:
         return "no training text is longer"
-    why = f"{longer.sum()} of {len(lengths)} training texts are longer: {_describe_policy(tokens, lengths[longer])}"
-    limited = not requested and max_length == DEFAULT_LIMIT < cap
-    return f"{why}; {DEFAULT_LIMIT} is the default limit" if limited else why
+    limited = not requested and tokens.max_length == DEFAULT_LIMIT < cap
+    what += f"; {DEFAULT_LIMIT} is the default limit" if limited else ""
+    return f"{number} of {len(rows)} training texts are longer: {what}"
 
 
 def note_longer(tokens: Tokens) -> str | None:
     """A note where a tenth of the texts to predict are longer than the model reads; None where fewer are."""
-    lengths = tokens.full_lengths()
-    longer = lengths > tokens.max_length
-    if longer.sum() < _NOTED * len(lengths) or not longer.any():
+    number, what = _describe_longer(tokens)
+    if not number or number < _NOTED * len(tokens):
         return None
-    share = f"{100 * longer.mean():.0f} % of the texts are longer than {tokens.max_length} tokens"
-    return f"{share}: {_describe_policy(tokens, lengths[longer])}"
+    return f"{100 * number / len(tokens):.0f} % of the texts are longer than {tokens.max_length} tokens: {what}"
 
 
-def _describe_policy(tokens: Tokens, longer: Ids) -> str:
-    """Describe what happens to texts of these lengths, longer than the maximum."""
-    return tokens.long_texts.describe(longer - tokens.special, tokens.max_length - tokens.special)
+def _describe_longer(tokens: Tokens, rows: Ids | None = None) -> tuple[int, str]:
+    """How many texts are longer than the maximum, and what happens to them."""
+    lengths = tokens.full_lengths(rows)
+    longer = lengths[lengths > tokens.max_length] - tokens.special
+    room = tokens.max_length - tokens.special
+    return len(longer), tokens.long_texts.describe(longer, room) if len(longer) else ""
 
 
-def _encode(tokenizer: Any, texts: Texts) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
-    """Yield the flat ids of a block of texts, and how many each has; the next block is tokenized meanwhile."""
+def _encode(tokenizer: Any, texts: Texts) -> Iterator[token_cache.Arrays]:
+    """Yield the flat ids of each block of texts, and how many each text has."""
     bar = progress_bar(len(texts), 0, "text", enabled=True, delayed=True)
-    # The tokenizers library works without the GIL.
-    with bar, ThreadPoolExecutor(1) as ahead:
-        starts = range(0, len(texts), _BATCH)
-        tasks = (ahead.submit(_encode_block, tokenizer, texts, start) for start in starts)
-        waiting = next(tasks, None)
-        while waiting is not None:
-            ids = waiting.result()
-            waiting = next(tasks, None)
-            sizes = np.fromiter(map(len, ids), np.int64, len(ids))
-            yield np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
-            bar.update(len(ids))
+    encode = functools.partial(_encode_block, tokenizer, texts)
+    # The tokenizers library works without the GIL: meanwhile another thread makes arrays of its last block.
+    with bar, ThreadPoolExecutor(2 if hasattr(tokenizer, "backend_tokenizer") else 1) as pool:
+        for ids, sizes in pool.map(encode, range(0, len(texts), _BATCH)):
+            yield ids, sizes
+            bar.update(len(sizes))
 
 
-def _in_memory(tokenizer: Any, texts: Texts) -> Arrays:
-    blocks = list(_encode(tokenizer, texts))
-    ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in blocks)])
-    return ids, _offsets([sizes for _, sizes in blocks])
-
-
-def _write(folder: Path, tokenizer: Any, texts: Texts) -> None:
-    counts = []
-    with (folder / _IDS).open("wb") as file:
-        for ids, sizes in _encode(tokenizer, texts):
-            ids.tofile(file)
-            counts.append(sizes)
-    np.save(folder / _OFFSETS, _offsets(counts))
-
-
-def _read(folder: Path, count: int) -> Arrays | None:
-    """The arrays of a folder, the ids memory-mapped; None where they do not fit `count` texts."""
-    try:
-        offsets = np.load(folder / _OFFSETS)
-        size = (folder / _IDS).stat().st_size
-        if len(offsets) != count + 1 or 4 * offsets[-1] != size:
-            return None
-        return np.memmap(folder / _IDS, np.int32, "r") if size else np.empty(0, np.int32), offsets
-    except (OSError, ValueError, EOFError):  # not there, or not an array any more
-        return None
-
-
-def _offsets(sizes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
-
-
-def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
+def _encode_block(tokenizer: Any, texts: Texts, start: int) -> token_cache.Arrays:
     block = texts[start : start + _BATCH]
     block = list(block) if isinstance(block, Sequence) else block.to_pylist()
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        ids: list[list[int]] = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
     try:
-        return [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
+        if backend is None:
+            ids = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
+        else:
+            ids = [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
     except BaseException as error:
         # Not an Exception: e.g. a regular expression that backtracks without end is given up by a panic.
         if type(error).__name__ != "PanicException":
             raise
         raise InputError(f"the tokenizer of the model fails on a text ({error}); use another --model.") from None
+    sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
 
 
 def get_padding_id(tokenizer: Any) -> int:

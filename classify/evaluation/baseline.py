@@ -85,7 +85,7 @@ def fit_baseline(
         predicted = np.repeat(targets[:1], len(held_out_targets), axis=0)
     else:
         if len(rows) > MAX_ROWS or model.outputs > MAX_CLASSES:
-            rows = cap_rows(stratify_by, rows, MAX_ROWS, seed=seed)
+            rows = cap_rows(stratify_by, MAX_ROWS, seed=seed)
         features, estimator = make_features(texts, MAX_WEIGHTS // (2 * model.outputs)), model.estimator
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # not converged, many classes: not actionable

@@ -14,8 +14,7 @@ import pyarrow
 from classify.errors import list_some
 from classify.files import atomic_path, read_json
 from classify.tables import csv_file
-from classify.tables.options import ReadOptions
-from classify.tables.source import Source
+from classify.tables.source import ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 from classify.tables.writers import Added, find_writer, rename_columns, unescape_formula, write_csv
 

@@ -14,12 +14,11 @@ import numpy.typing as npt
 from classify.errors import EXCERPT, InputError, list_some
 from classify.evaluation.label_noise import Suspects
 from classify.files import atomic_write
-from classify.tables.options import ReadOptions
 from classify.tables.profile import parse_mark
 from classify.tables.read import read_table
 from classify.tables.roles import find_id_column
-from classify.tables.table import Table
-from classify.tables.text_hashes import normalize_text
+from classify.tables.source import ReadOptions
+from classify.tables.table import Table, normalize_text
 from classify.tables.writers import CSVStream, unescape_formula
 
 FILE = "suspects.csv"

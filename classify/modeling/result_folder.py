@@ -12,8 +12,8 @@ from typing import Any
 from classify.errors import InputError
 from classify.files import atomic_dir, hash_files, read_json, write_json
 from classify.modeling.find import tensor_names
+from classify.tables.roles import TextColumns
 from classify.tables.table import Table
-from classify.tables.texts import TextColumns
 from classify.versions import versions
 
 # The model of an exported folder; a trained one has model.safetensors.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.split_record import is_recorded
+from classify.data.split_record import SplitRecord
 from classify.errors import InputError
 from classify.evaluation.baseline import make_features
 from classify.evaluation.metrics import holm
@@ -25,9 +25,8 @@ from classify.files import read_json
 from classify.modeling.coverage import count_unknown
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import compute_outputs
-from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY, TextHashes
-from classify.tables.texts import TextColumns
+from classify.tables.roles import TextColumns
+from classify.tables.table import EMPTY, Table, TextHashes
 
 # Rows of each table that the classifier sees at most, and at least.
 _ROWS = 2_000
@@ -166,7 +165,8 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"--model {folder}: the rows that scored it cannot be read ({error}).") from None
     hashes = table.text_hashes(texts.whole)
-    known = is_recorded(predictor.folder, hashes) | np.isin(hashes, scored.hashes) | (hashes == EMPTY)
+    of_run = SplitRecord.find(predictor.folder).find_parts(hashes) >= 0
+    known = of_run | np.isin(hashes, scored.hashes) | (hashes == EMPTY)
     rows = _occur_once(hashes, known)
     seen = np.isin(scored.hashes, hashes) | (scored.hashes == EMPTY)
     kept = _occur_once(scored.hashes, seen if scored.trained is None else seen | scored.trained)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from classify.data.split_record import find_trained
+from classify.data.split_record import SplitRecord
 from classify.data.splits import mark_outside
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import Sampling, Scores
@@ -23,11 +23,10 @@ from classify.modeling.result_folder import describe_start, read_settings
 from classify.prediction.inputs import read_texts
 from classify.prediction.predictor import Predictor
 from classify.prediction.stream import compute_outputs
-from classify.tables.options import ReadOptions
-from classify.tables.roles import rename_alike
-from classify.tables.table import Table
-from classify.tables.text_hashes import TextHashes
-from classify.tables.texts import TextColumns, join_labels
+from classify.tables.labels import join_labels
+from classify.tables.roles import TextColumns, rename_alike
+from classify.tables.source import ReadOptions
+from classify.tables.table import Table, TextHashes
 from classify.tasks.base import Task
 from classify.tasks.columns import PredictionColumns
 from classify.tasks.registry import trained_task
@@ -77,7 +76,7 @@ def read_labelled(
     targets = task.targets.encode(table, column, f"the training data of {model}")[rows]
     outside = np.flatnonzero(mark_outside(table, column, task.targets.classes))
     hashes = table.text_hashes(texts.whole)[rows]
-    trained, _ = find_trained(model, hashes)
+    trained = SplitRecord.find(model).find_trained(hashes)
     return LabelledTable(table, texts, task, rows, targets, hashes, trained, outside, column)
 
 

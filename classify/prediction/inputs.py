@@ -12,12 +12,10 @@ from classify.findings import decided
 from classify.launch.launch import Launch
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.tables import writers
-from classify.tables.options import ReadOptions
 from classify.tables.read import read_table
-from classify.tables.roles import find_text_columns
-from classify.tables.source import list_files
+from classify.tables.roles import TextColumns, find_text_columns
+from classify.tables.source import ReadOptions, list_files
 from classify.tables.table import Table
-from classify.tables.texts import TextColumns
 
 
 def check_prediction(

@@ -19,11 +19,9 @@ import pyarrow
 from classify.errors import InputError
 from classify.modeling.result_folder import trained_texts
 from classify.tables.json_file import from_records
-from classify.tables.options import ReadOptions
-from classify.tables.roles import find_text_columns
-from classify.tables.source import STANDARD_INPUT
+from classify.tables.roles import TextColumns, find_text_columns
+from classify.tables.source import STANDARD_INPUT, ReadOptions
 from classify.tables.table import Table, to_arrow
-from classify.tables.texts import TextColumns
 
 # Lines that are predicted together, if they are there.
 _LINES = 256

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from classify.config.fields import describe
 from classify.console import progress_bar
-from classify.data.long_texts import POLICIES, TRUNCATE
-from classify.data.tokenize import Tokens, tokenize
+from classify.data.tokenize import POLICIES, TRUNCATE, Tokens, tokenize
 from classify.errors import InputError
 from classify.evaluation.scope import Scope
 from classify.launch.launch import Launch

@@ -16,10 +16,8 @@ from classify.evaluation.predictions_file import note_renamed
 from classify.files import remove_temporaries
 from classify.modeling.coverage import note_unknown
 from classify.prediction.predictor import Outputs, Predictor
-from classify.tables.roles import note_empty_texts
-from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY
-from classify.tables.texts import TextColumns
+from classify.tables.roles import TextColumns, note_empty_texts
+from classify.tables.table import EMPTY, Table
 from classify.tables.writers import Added, CSVStream, rename_columns, rows_of
 from classify.tasks.columns import PredictionColumns
 

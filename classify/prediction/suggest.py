@@ -18,15 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
-from classify.data.split_record import is_recorded
+from classify.data.split_record import SplitRecord
 from classify.errors import InputError
 from classify.evaluation.baseline import lack_spaces
 from classify.evaluation.scored_rows import ScoredRows
 from classify.prediction.predictor import Outputs, Predictor
 from classify.prediction.stream import compute_outputs
-from classify.tables.table import Table, to_arrow
-from classify.tables.text_hashes import EMPTY, group_duplicates, normalize_text
-from classify.tables.texts import TextColumns
+from classify.tables.roles import TextColumns
+from classify.tables.table import EMPTY, Table, group_duplicates, normalize_text, to_arrow
 from classify.tasks.columns import PredictionColumns
 
 # Share of common words from which of two texts only one is suggested.
@@ -83,7 +82,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
         if len(predictor.label_columns) == 1:  # NA and the like are no label
             has_label &= task.targets.for_table(table, name).labelled(table, name)
         labelled |= has_label
-    of_run = is_recorded(predictor.folder, hashes)
+    of_run = SplitRecord.find(predictor.folder).find_parts(hashes) >= 0
     with contextlib.suppress(OSError, ValueError):  # an exported model has no such file
         # With folds, the scored rows of a test table are in no split.
         of_run |= np.isin(hashes, ScoredRows.read(Path(predictor.folder)).hashes)

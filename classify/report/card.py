@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from classify.data.languages import UNKNOWN
-from classify.data.long_texts import TRUNCATE
+from classify.data.tokenize import TRUNCATE
 from classify.evaluation.metrics import display_name
 from classify.files import atomic_write
 from classify.report.environment import templates

@@ -23,8 +23,8 @@ from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.explanations import read_explanations
 from classify.report.environment import count
+from classify.tables.roles import TextColumns
 from classify.tables.table import Table
-from classify.tables.texts import TextColumns
 from classify.tasks.base import Task
 from classify.tasks.registry import trained_task
 

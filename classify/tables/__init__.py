@@ -9,15 +9,11 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.tables import (
         arrow_file as arrow_file,
-        cache as cache,
         csv_file as csv_file,
-        decide as decide,
         excel as excel,
         folders as folders,
-        header as header,
         json_file as json_file,
         labels as labels,
-        options as options,
         profile as profile,
         read as read,
         roles as roles,
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
         split_column as split_column,
         table as table,
         text as text,
-        text_hashes as text_hashes,
-        texts as texts,
         writers as writers,
     )
 

@@ -13,8 +13,7 @@ import pyarrow.parquet
 
 from classify.errors import InputError
 from classify.tables.json_file import as_text, flatten
-from classify.tables.options import ReadOptions
-from classify.tables.source import Source
+from classify.tables.source import ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 
 SUFFIXES = (".parquet", ".arrow", ".feather")

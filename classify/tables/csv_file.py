@@ -1,4 +1,4 @@
-"""Delimited text: the dialect from the first MiB, then one strict pass of `csv.reader` into Arrow."""
+"""Delimited text: dialect and header from the first MiB, then one strict pass of `csv.reader` into Arrow."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow
 
-from classify.errors import InputError, list_some
+from classify.errors import EXCERPT, SHOWN, InputError, list_some
 from classify.findings import note
-from classify.tables.decide import Question, QuestionError
-from classify.tables.header import is_header
-from classify.tables.options import ReadOptions
-from classify.tables.profile import SAMPLE, Profile
-from classify.tables.source import Source
+from classify.tables.profile import MOST, SAMPLE, Profile, count_words
+from classify.tables.rules import is_header_name
+from classify.tables.source import Question, QuestionError, ReadOptions, Source
 from classify.tables.table import BLOCK, Table, string_array
 from classify.tables.text import Encoding, find_encoding, find_legacy
 
@@ -36,10 +34,12 @@ _LONGEST_CELL = 1 << 28
 _MOST_ROWS = 0.95
 # Share of commas with a space behind them from which they separate clauses, not columns.
 _CLAUSES = 0.9
-# Lines that show the encoding, if the first MiB does not.
-_FOREIGN_LINES = 16_384
 # Excel writes the delimiter above a table for another Excel.
 _SEP = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
+# Words that a sentence has, and a name has not.
+_SENTENCE = 6
+# Rows per value from which a column's values are all of them, so that another one above them is a name.
+_ROWS_A_VALUE = 4
 
 # The fields of a record, or what is wrong with it.
 Record = list[str] | str
@@ -53,7 +53,7 @@ class Dialect:
     quote: str = '"'
     escaped: bool = False
 
-    def records(self, lines: Iterable[str], above: int) -> Iterator[tuple[int, Record]]:
+    def records(self, lines: Iterable[str], above: int = 0) -> Iterator[tuple[int, Record]]:
         """Yield each record with the number of its first line, below the lines `above`."""
         reader = csv.reader(
             lines,
@@ -78,29 +78,32 @@ class Dialect:
         quotes = ", quotes escaped by a backslash" if self.escaped else "" if self.quote else ", quotes as text"
         return f"{between if self.delimiter else 'one column'}{quotes}"
 
+    def rate(self, text: str) -> tuple[float, int, int, bool]:
+        """How many lines are records with the commonest number of fields; two columns; the records; quotes to use."""
+        records = [(line, record) for line, record in self.records(io.StringIO(text, newline="")) if record]
+        lines, counts = Counter[int](), Counter[int]()
+        for (line, record), (after, _) in itertools.pairwise(records):
+            if not isinstance(record, str):
+                lines[len(record)] += after - line
+                counts[len(record)] += 1
+        if not lines:  # one record
+            return 0.0, len(records[0][1]) if records else 0, 0, False
+        width, covered = max(lines.items(), key=operator.itemgetter(1, 0))
+        used = bool(self.quote) and self.quote in text
+        return covered * (1.0 if width > 1 else _ONE_COLUMN), min(width, 2), counts[width], used
+
 
 def read(source: Source, options: ReadOptions) -> Table:
     """Read delimited text. Raises InputError with the lines of rows that cannot be read, or QuestionError."""
     csv.field_size_limit(_LONGEST_CELL)
-    try:
-        encoding = find_encoding(source.head, options.encoding, source.path)
-    except QuestionError:
-        if "encoding" not in options.like:
-            raise
-        encoding = Encoding(options.like["encoding"])
+    encoding = find_encoding(source.head, options, source.path)
     try:
         return _read(source, options, encoding)
     except UnicodeError as error:
         if options.encoding is not None or encoding.name != "utf-8":
-            reason = str(error).splitlines()[0]
-            raise InputError(
-                f"{source.path}: not {encoding.shown} ({reason}); name its encoding with --encoding."
-            ) from None
-    # The first MiB is UTF-8, but a later line is not.
-    with source.open() as stream:
-        foreign = itertools.islice((line for line in stream if not line.isascii()), _FOREIGN_LINES)
-        data = source.head + b"\n" + b"".join(foreign)
-    return _read(source, options, find_legacy(data, source.path))
+            raise encoding.refuse(source.path, error) from None
+    with source.open() as stream:  # the first MiB is UTF-8, but a later line is not
+        return _read(source, options, find_legacy(stream.read(), options, source.path))
 
 
 def find_dialect(text: str, options: ReadOptions, path: str = "") -> Dialect:
@@ -116,7 +119,7 @@ def find_dialect(text: str, options: ReadOptions, path: str = "") -> Dialect:
     candidates = [Dialect(sign, quote) for quote in quotes for sign in (*delimiters, "")]
     if '\\"' in text and '"' in quotes:
         candidates += [Dialect(sign, '"', escaped=True) for sign in (*delimiters, "")]
-    rated = {dialect: _rate(dialect, text) for dialect in candidates}
+    rated = {dialect: dialect.rate(text) for dialect in candidates}
     best = max(rated, key=rated.__getitem__)
     rivals = {one.delimiter: one for one in rated if rated[one] == rated[best] and one.delimiter}
     if "delimiter" in options.like:
@@ -128,60 +131,40 @@ def find_dialect(text: str, options: ReadOptions, path: str = "") -> Dialect:
     return best
 
 
-def _rate(dialect: Dialect, text: str) -> tuple[float, int, int, bool]:
-    """How many lines are records with the commonest number of fields; two columns; the records; quotes to use."""
-    records = [(line, record) for line, record in dialect.records(io.StringIO(text, newline=""), 0) if record]
-    lines, counts = Counter[int](), Counter[int]()
-    for (line, record), (after, _) in itertools.pairwise(records):
-        if not isinstance(record, str):
-            lines[len(record)] += after - line
-            counts[len(record)] += 1
-    if not lines:  # one record
-        return 0.0, len(records[0][1]) if records else 0, 0, False
-    width, covered = max(lines.items(), key=operator.itemgetter(1, 0))
-    used = bool(dialect.quote) and dialect.quote in text
-    return covered * (1.0 if width > 1 else _ONE_COLUMN), min(width, 2), counts[width], used
-
-
 def _read(source: Source, options: ReadOptions, encoding: Encoding) -> Table:
     """Read the rows. Raises UnicodeError where one is not in the encoding."""
-    head = source.head.decode(encoding.name, "replace")
-    above = options.skip_lines or 0
+    head, above, path = source.head.decode(encoding.name, "replace"), options.skip_lines or 0, source.path
     if (sep := _SEP.match(head)) and options.delimiter is None:
         above, options = above + 1, replace(options, delimiter=sep[1])
-    head = "".join(head.splitlines(keepends=True)[above:]) if above else head
-    dialect = find_dialect(head, options, source.path)
+    dialect = find_dialect("".join(head.splitlines(keepends=True)[above:]), options, path)
     with io.TextIOWrapper(source.open(), encoding.name, newline="") as stream:
         for _ in range(above):
             stream.readline()
         records = itertools.dropwhile(lambda numbered: not numbered[1], dialect.records(stream, above))
         sample = list(itertools.islice(records, SAMPLE))
         if not sample:
-            raise InputError(f"{source.path}: no row. Expected a header line with column names, then rows.")
+            raise InputError(f"{path}: no row. Expected a header line with column names, then rows.")
         widths = Counter(len(record) for _, record in sample if record and isinstance(record, list))
         width = max(widths.items(), key=operator.itemgetter(1, 0), default=(1, 0))[0]
         first = sample[0][1]
-        if len(first) != width or isinstance(first, str):
-            _refuse_first(source.path, sample, width)
-        has_names = _has_header([record for _, record in sample], options, source.path)
+        if isinstance(first, str) or len(first) != width:
+            raise InputError(_refuse_first(path, sample, width))
+        has_names = has_header([record for _, record in sample if record and isinstance(record, list)], options, path)
         rows = _Rows(width, first if has_names else [])
         rows.add(itertools.chain(sample[1:] if has_names else sample, records))
+    shown = list_some([f"line {line} ({what})" for line, what in rows.bad])
     if rows.bad and not options.skips_bad_rows:
         raise InputError(
-            f"{source.path}: the first row has {width} column{'s' * (width > 1)}, but some rows have a different "
-            f"number of fields: {rows.list_bad()}. Quote fields that contain the delimiter, or skip these rows with "
-            "--on-bad-rows skip."
+            f"{path}: the first row has {width} column{'s' * (width > 1)}, but some rows have a different number of "
+            f"fields: {shown}. Quote fields that contain the delimiter, or skip these rows with --on-bad-rows skip."
         )
-    findings = []
-    if rows.bad:
-        findings.append(note(f"{len(rows.bad)} rows skipped that could not be read: {rows.list_bad()}", source.path))
-    if rows.filled < len(rows.lines):
-        left_out = len(rows.lines) - rows.filled
-        findings.append(note(f"{left_out} rows without a value at the end are left out", source.path))
+    findings = [note(f"{len(rows.bad)} rows skipped that could not be read: {shown}", path)] if rows.bad else []
+    if left_out := len(rows.lines) - rows.filled:
+        findings.append(note(f"{left_out} rows without a value at the end are left out", path))
     return Table(
-        source.path,
+        path,
         source.sha256,
-        rows.to_arrow(first if has_names else default_names(width, options)),
+        name_columns(first if has_names else default_names(width, options), rows.columns()),
         f"{encoding.shown} {'with' if has_names else 'without'} a header, {dialect.shown}",
         np.array(rows.lines[: rows.filled], dtype=np.int64),
         flag="--delimiter, --header" if encoding.certain else "--encoding, --delimiter, --header",
@@ -198,79 +181,110 @@ def _read(source: Source, options: ReadOptions, encoding: Encoding) -> Table:
     )
 
 
-@dataclass
 class _Rows:
-    """Records of one width, as they come, in blocks of Arrow arrays; those from `filled` on hold no value."""
+    """Records of one width, as they come, in blocks of Arrow arrays; the rows from `filled` on hold no value."""
 
-    width: int
-    header: Record
-    lines: list[int] = field(default_factory=list)
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    filled: int = 0
-    _blocks: list[list[pyarrow.Array]] = field(default_factory=list)
+    def __init__(self, width: int, header: Sequence[str]):
+        self.lines: list[int] = []
+        self.bad: list[tuple[int, str]] = []
+        self.filled = 0
+        self._width, self._header, self._blocks = width, header, list[list[pyarrow.Array]]()
 
-    def add(self, records: Iterator[tuple[int, Record]]) -> None:
+    def add(self, records: Iterable[tuple[int, Record]]) -> None:
         """Add all records; an empty line is a row of one column only."""
-        block: list[list[str]] = []
+        fitting = self._fit(records)
+        while block := list(itertools.islice(fitting, BLOCK)):
+            self._blocks.append([string_array(cells) for cells in zip(*block, strict=True)])
+
+    def _fit(self, records: Iterable[tuple[int, Record]]) -> Iterator[list[str]]:
+        """Yield the records of the right width; note the others."""
         for line, record in records:
             if not record:
-                if self.width > 1:
+                if self._width > 1:
                     continue
                 record = [""]
             if isinstance(record, str):
                 self.bad.append((line, record))
-            elif len(record) != self.width:
+            elif len(record) != self._width:
                 if any(record):
                     self.bad.append((line, f"{len(record)} fields"))
-            elif record[0] in self.header and sorted(record) == sorted(self.header):
+            elif record[0] in self._header and sorted(record) == sorted(self._header):
                 self.bad.append((line, "the header again"))
             else:
                 self.lines.append(line)
                 self.filled = len(self.lines) if any(record) else self.filled
-                block.append(record)
-                if len(block) >= BLOCK:
-                    self._convert(block)
-                    block = []
-        self._convert(block)
+                yield record
 
-    def _convert(self, block: list[list[str]]) -> None:
-        if block:
-            self._blocks.append([string_array(cells) for cells in zip(*block, strict=True)])
-
-    def to_arrow(self, names: Sequence[str]) -> pyarrow.Table:
-        columns = zip(*self._blocks, strict=True) if self._blocks else [()] * self.width
-        chunks = [pyarrow.chunked_array(list(arrays), pyarrow.string()) for arrays in columns]
-        return name_columns(names, [column.slice(0, self.filled) for column in chunks])
-
-    def list_bad(self) -> str:
-        return list_some([f"line {line} ({what})" for line, what in self.bad])
+    def columns(self) -> list[pyarrow.ChunkedArray]:
+        chunks = zip(*self._blocks, strict=True) if self._blocks else [()] * self._width
+        return [pyarrow.chunked_array(list(arrays), pyarrow.string()).slice(0, self.filled) for arrays in chunks]
 
 
-def _has_header(records: Sequence[Record], options: ReadOptions, path: str) -> bool:
-    """Whether the first of some records is a header. Raises QuestionError where it may be."""
-    if options.header is not None:
-        return options.header
-    first, *below = [record for record in records if record and isinstance(record, list)]
-    fitting = [record for record in below if len(record) == len(first)]
-    columns = [
-        Profile(name, len(below), [cell.strip() for record in fitting if (cell := record[place]).strip()])
-        for place, name in enumerate(first)
-    ]
-    found = options.answer("header", is_header(columns, options.columns, repeated=first in below))
-    if isinstance(found, Question):
-        raise QuestionError(path, [found])
-    return bool(found)
-
-
-def _refuse_first(path: str, sample: Sequence[tuple[int, Record]], width: int) -> None:
-    """Raise InputError where the first row has another number of fields than most, with the way to leave it out."""
+def _refuse_first(path: str, sample: Sequence[tuple[int, Record]], width: int) -> str:
+    """The message where the first row has another number of fields than most, with the way to leave it out."""
     line, first = sample[0]
     fits = [isinstance(record, list) and len(record) == width for _, record in sample]
     start = fits.index(True)
     works = sum(fits) >= _MOST_ROWS * sum(bool(record) for _, record in sample[start:])
     way = f" To leave out the lines above the table give --skip-lines {sample[start][0] - 1}." if works else ""
     got = first if isinstance(first, str) else f"{len(first)} field{'s' * (len(first) != 1)}"
-    raise InputError(f"{path}: line {line}: expected {width} fields, as in most rows. Got {got} instead.{way}")
+    return f"{path}: line {line}: expected {width} fields, as in most rows. Got {got} instead.{way}"
+
+
+def has_header(rows: Sequence[Sequence[str]], options: ReadOptions, path: str) -> bool:
+    """Whether the first of some rows names the columns. Raises QuestionError where it may.
+
+    It does by known names, or where a cell is of another kind than those below it; it does not where a cell comes again
+    below, or is of their kind. Where both hold, or neither, that is a question, unless a flag or an earlier table of
+    the same kind answers it.
+    """
+    if options.header is not None:
+        return options.header
+    first, *below = rows
+    fitting = [row for row in below if len(row) == len(first)]
+    columns = [
+        Profile(name, len(below), [cell.strip() for row in fitting if (cell := row[place]).strip()])
+        for place, name in enumerate(first)
+    ]
+    known = [column for column in columns if is_header_name(column.name)]
+    if not set(first).isdisjoint(options.columns) or (known and first in below):
+        return True
+    speaks_for = any(column.name.strip() not in column.values for column in known) or any(map(_is_other_kind, columns))
+    if speaks_for != any(map(_is_same_kind, columns)):
+        return speaks_for
+    if len(columns) == len(options.columns) or len(columns) == 1:
+        return False
+    if "header" in options.like:
+        return bool(options.like["header"])
+    shown = ", ".join(repr(name.strip()[:EXCERPT]) for name in first[:SHOWN])
+    raise QuestionError(path, [Question(f"is the first row ({shown}) a header", (), ("--header", "--no-header"))])
+
+
+def _is_other_kind(column: Profile) -> bool:
+    """Whether a cell is no value of the column below it: a word over numbers, or a new value over few that recur."""
+    name = column.name.strip()
+    if not name or name in column.values or not column.values:
+        return False
+    if column.is_numeric or max(column.unreadable, column.codes) >= MOST:
+        return not _looks_alike(column)
+    few = len(column.values) >= _ROWS_A_VALUE * column.kinds
+    return (few and len(column.values) >= 10) or (column.words >= _SENTENCE and count_words(name) <= 2)
+
+
+def _is_same_kind(column: Profile) -> bool:
+    """Whether a cell is one of the values below it, a number over numbers, or a sentence over sentences."""
+    name = column.name.strip()
+    again = name in column.values and column.kinds > 1
+    sentence = column.reads_like_text and count_words(name) >= _SENTENCE
+    return bool(name) and (again or sentence or _looks_alike(column))
+
+
+def _looks_alike(column: Profile) -> bool:
+    """Whether the name is a number over numbers, or a date, link or code over such."""
+    name = Profile("", 1, [column.name.strip()])
+    if column.is_numeric:  # over numbers q1 is a name
+        return name.is_numeric
+    return (column.unreadable >= MOST and name.unreadable == 1) or (column.codes >= MOST and name.codes == 1)
 
 
 def default_names(width: int, options: ReadOptions) -> list[str]:

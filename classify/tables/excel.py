@@ -11,12 +11,9 @@ import numpy as np
 import python_calamine
 
 from classify.errors import InputError
-from classify.tables.csv_file import default_names, name_columns
-from classify.tables.decide import Question, QuestionError
-from classify.tables.header import is_header
-from classify.tables.options import ReadOptions
+from classify.tables.csv_file import default_names, has_header, name_columns
 from classify.tables.profile import SAMPLE, Profile
-from classify.tables.source import Source
+from classify.tables.source import Question, QuestionError, ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 
 SUFFIXES = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
@@ -38,7 +35,6 @@ class _Sheet:
 
     @property
     def columns(self) -> list[Profile]:
-        """The columns below the first row, named by it."""
         sample = self.rows[: SAMPLE + 1]
         columns = zip(*sample, strict=True)
         return [Profile(cells[0], len(sample) - 1, list(filter(None, map(str.strip, cells[1:])))) for cells in columns]
@@ -60,11 +56,7 @@ def read(source: Source, options: ReadOptions) -> Table:
         raise InputError(f"{source.path}: not a readable workbook ({reason}); save it as CSV UTF-8.") from None
     if len(sheet.rows) < 2:
         raise InputError(f"{source.path}, sheet {sheet.name!r}: expected a row with column names, and rows below it.")
-    has_names: Any = options.header
-    if has_names is None:
-        has_names = options.answer("header", is_header(sheet.columns, options.columns))
-    if isinstance(has_names, Question):
-        raise QuestionError(source.path, [has_names])
+    has_names = has_header(sheet.rows[: SAMPLE + 1], options, source.path)
     body = sheet.rows[1:] if has_names else sheet.rows
     kept = [number for number, row in enumerate(body) if any(row)]
     columns = [to_arrow(body[number][place] for number in kept) for place in range(len(sheet.rows[0]))]
@@ -76,11 +68,11 @@ def read(source: Source, options: ReadOptions) -> Table:
         source.sha256,
         name_columns(names, columns),
         form if has_names else f"{form}, without a header",
-        np.array(kept, dtype=np.int64) + sheet.first + bool(has_names),
+        np.array(kept, dtype=np.int64) + sheet.first + has_names,
         "row",
         flag="--sheet",
-        has_names=bool(has_names),
-        reading={"sheet": sheet.name, "header": bool(has_names), "skip_lines": options.skip_lines or 0},
+        has_names=has_names,
+        reading={"sheet": sheet.name, "header": has_names, "skip_lines": options.skip_lines or 0},
         original=(lambda: io.BytesIO(source.open().read())) if source.suffix in (".xlsx", ".xlsm") else None,
     )
 

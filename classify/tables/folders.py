@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import pyarrow
 from classify.errors import InputError, disk_refusal, list_some
 from classify.findings import note
 from classify.tables.arrow_file import from_arrow
-from classify.tables.options import ReadOptions
 from classify.tables.rules import SPLITS, find_split
-from classify.tables.source import Source
+from classify.tables.source import ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 from classify.tables.text import find_encoding
 
@@ -103,13 +101,13 @@ def read_documents(source: Source, options: ReadOptions) -> Table:
     folder = Path(source.path)
     files = _documents(folder)
     contents = [file.read_bytes() for file in files]
-    encoding = find_encoding(b"\n".join(contents), options.encoding, source.path)
+    encoding = find_encoding(b"\n".join(contents), options, source.path)
     texts = []
     for file, content in zip(files, contents, strict=True):
         try:
             texts.append(content.decode(encoding.name).strip("\ufeff"))
-        except UnicodeError:
-            raise InputError(f"{file}: not {encoding.shown}, as the other documents are; save it so.") from None
+        except UnicodeError as error:
+            raise encoding.refuse(str(file), error) from None
     labels, names = [file.parent.name for file in files], [str(file.relative_to(folder)) for file in files]
     columns = {"text": to_arrow(texts), "label": to_arrow(labels), "file": to_arrow(names)}
     digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents)).hexdigest()
@@ -164,24 +162,11 @@ def _load_hub(path: str, flag: str) -> dict[str, Any]:
             "configuration hub:owner/name:configuration."
         )
     try:
-        with _quiet(datasets):
-            return dict(datasets.load_dataset(fits["name"], fits["config"]))
+        datasets.disable_progress_bars()
+        datasets.logging.set_verbosity_error()
+        return dict(datasets.load_dataset(fits["name"], fits["config"]))
     except (OSError, ValueError, RuntimeError) as error:
         if disk_refusal(error) is not None:
             raise
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{flag} {path}: not available on the Hugging Face hub: {reason}") from None
-
-
-@contextlib.contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
-    """Without the warnings and progress bars of `datasets` in this block."""
-    verbosity, has_bars = datasets.logging.get_verbosity(), not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-        if has_bars:
-            datasets.enable_progress_bars()

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow
 
 from classify.errors import EXCERPT, InputError, list_some
-from classify.tables.options import ReadOptions
-from classify.tables.source import Source
+from classify.tables.source import ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 from classify.tables.text import find_encoding
 
@@ -38,15 +37,13 @@ def read(source: Source, options: ReadOptions) -> Table:
 
 
 def _read(source: Source, options: ReadOptions) -> tuple[Sequence[Mapping[str, Any]], Table]:
-    encoding = find_encoding(source.head, options.encoding, source.path)
+    encoding = find_encoding(source.head, options, source.path)
     with source.open() as stream:
         data = stream.read()
     try:
         text = data.decode(encoding.name).lstrip("\ufeff")
     except UnicodeError as error:
-        raise InputError(
-            f"{source.path}: not {encoding.shown} ({str(error).splitlines()[0]}); save it as UTF-8."
-        ) from None
+        raise encoding.refuse(source.path, error) from None
     lines = {number: line for number, line in enumerate(text.split("\n"), start=1) if line.strip()}
     objects = _read_lines(lines)
     if objects is None:
@@ -100,9 +97,6 @@ def _find_records(content: Any, path: str) -> tuple[Sequence[Mapping[str, Any]],
         if len(lists) == 1:
             (key, records) = next(iter(lists.items()))
             return records, f"JSON, records under {key!r}"
-        if lists:
-            shown = list_some([f"{key!r} ({len(value)})" for key, value in lists.items()])
-            raise InputError(f"{path}: lists of records under several keys: {shown}; save one of them as a file.")
         columns = list(content.values())
         if columns and all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns):
             return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)], "JSON, columns"

@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from classify.errors import EXCERPT, SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
-from classify.tables.decide import Question
 from classify.tables.profile import parse_mark
-from classify.tables.table import Table
-from classify.tables.text_hashes import normalize_text
+from classify.tables.source import Question
+from classify.tables.table import Table, normalize_text
 
 MIN_ROWS = 10
 # Labels that a message lists.
@@ -52,9 +51,11 @@ _BETWEEN = re.compile(r"[^\w\s]+|\s\w{1,3}\s")
 _MOST_SIGNS = 20
 # Strings that NumPy prints beside each other, without a comma, which Python would read as one.
 _NUMPY = re.compile(r"""['"]\s+['"]""")
-# Similarity (difflib's ratio) from which a label may be a mistyped one, and its fewest letters.
+# Similarity (difflib's ratio) from which a label may be a mistyped one.
 _ALIKE = 0.85
-_FEWEST_LETTERS = 4
+# Names that may be mistyped: of four characters or more, and such as --label-names can hold.
+_MISTYPED = re.compile(r"[^,=]{4,60}")
+_DIGITS = re.compile(r"\d")
 # Labels, the most frequent ones, among which typing errors are looked for.
 _MOST_COMPARED = 300
 # A row with fewer characters holds hardly a text: a share of the median, and at most.
@@ -115,54 +116,43 @@ class ClassNames:
         return key is not None and key == _spelling_key(label, normalized=self.normalized)
 
     def findings(self) -> list[Finding]:
-        """The labels that are one class, written differently, and those that are read as missing."""
+        """The labels that are one class, written differently, those read as missing, and those that may be mistyped."""
         ways: dict[str, list[str]] = {}
         for label in sorted(self.names, key=lambda label: (-self.rows.get(label, 0), label)):
             ways.setdefault(self.names[label], []).append(label)
-        merged = [
-            " = ".join(f"{label!r} ({self.rows.get(label, 0)})" for label in same)
-            for same in ways.values()
-            if len(same) > 1
-        ]
+        merged = [same for same in ways.values() if len(same) > 1]
+        shown = [" = ".join(f"{label!r} ({self.rows.get(label, 0)})" for label in same) for same in merged]
         why = "merged: they differ only in case, (invisible) spaces or Unicode form, or --label-names says so"
-        found = [decided("labels", list_some(merged), why, "--normalize-labels none", True)] if merged else []
+        found = [decided("labels", list_some(shown), why, "--normalize-labels none", True)] if merged else []
         for label, rows in self.missing.items():
             if rows:
-                keep = f"--label-names {shlex.quote(f'{label}={label}')}"
-                found.append(
-                    note(
-                        f"{rows} rows have the label {label!r}, which is read as missing; to keep it as a class: {keep}"
-                    )
-                )
-        return [*found, *self._describe_typos()]
-
-    def _describe_typos(self) -> list[Finding]:
-        """Note the labels that are spelled like a more frequent one, with the flag that merges all of them."""
-        rows = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
-        by_rows = sorted(rows, key=lambda name: (-rows[name], name))[:_MOST_COMPARED]
-        typos = {}
-        for place, typed in enumerate(by_rows):
-            more = (other for other in by_rows[:place] if rows[other] > rows[typed] and is_typo(typed, other))
-            if (meant := next(more, None)) is not None and not set(typed + meant) & set(",="):
-                typos[typed] = meant
-        if not typos:
-            return []
-        shown = [f"{typed!r} ({rows[typed]}) of {meant!r} ({rows[meant]})" for typed, meant in typos.items()]
-        flag = f"--label-names {shlex.quote(','.join(f'{typed}={meant}' for typed, meant in typos.items()))}"
-        text = f"labels that may be typing errors: {list_some(shown)}; if they are, give {flag}"
-        return [Finding("note", "", text, flag)]
+                keep = f"to keep it as a class: --label-names {shlex.quote(f'{label}={label}')}"
+                found.append(note(f"{rows} rows have the label {label!r}, which is read as missing; {keep}"))
+        rows_of = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
+        if typos := find_typos(rows_of):
+            listed = list_some([f"{typed!r} ({self.rows[typed]}) of {meant!r}" for typed, meant in typos.items()])
+            flag = f"--label-names {shlex.quote(','.join(f'{typed}={meant}' for typed, meant in typos.items()))}"
+            text = f"labels that may be typing errors: {listed}; if they are, give {flag}"
+            found.append(Finding("note", "", text, flag))
+        return found
 
 
-def is_typo(typed: str, meant: str) -> bool:
-    """Whether a name may be mistyped: it is nearly another one, and does not differ in digits or by a beginning."""
-    short, long = sorted((typed.lower(), meant.lower()), key=len)
-    if not _FEWEST_LETTERS <= len(short) <= len(long) <= _LONGEST_LABEL or long.endswith(short):
-        return False
-    if re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
-        return False
-    matcher = difflib.SequenceMatcher(None, short, long, autojunk=False)
-    # The first two are upper bounds of the third, which is quadratic in the length.
-    return matcher.real_quick_ratio() >= _ALIKE <= matcher.quick_ratio() and matcher.ratio() >= _ALIKE
+def find_typos(rows: Mapping[str, int]) -> dict[str, str]:
+    """The names that may be mistyped, from the rows of each, and what may be meant: nearly that, and more frequent.
+
+    Names that differ in digits, or by a beginning as `legal` and `illegal` do, are no typing errors.
+    """
+    typos: dict[str, str] = {}
+    names = sorted(rows, key=lambda name: (-rows[name], name))[:_MOST_COMPARED]
+    for typed in filter(_MISTYPED.fullmatch, names):
+        word, letters = typed.lower(), _DIGITS.sub("", typed.lower())
+        others = {name.lower(): name for name in names if rows[name] > rows[typed] and _MISTYPED.fullmatch(name)}
+        near = difflib.get_close_matches(
+            word, [other for other in others if _DIGITS.sub("", other) != letters], 1, _ALIKE
+        )
+        if near and not word.endswith(near[0]) and not near[0].endswith(word):
+            typos[typed] = others[near[0]]
+    return typos
 
 
 def _spelling_key(label: str, *, normalized: bool) -> str:
@@ -174,7 +164,6 @@ def _spelling_key(label: str, *, normalized: bool) -> str:
 
 
 def _unlist(label: str) -> str:
-    """The label in a list of one label, else the label itself."""
     listed = parse_list(label) if label[:1] == "[" else None
     return listed[0] if listed is not None and len(listed) == 1 else label
 
@@ -189,7 +178,6 @@ def is_no_label(cell: str) -> bool:
 
 
 def strip(label: str) -> str:
-    """A label without spaces and invisible characters around it, unless it holds no others."""
     return _INVISIBLE.sub("", label) or label.strip()
 
 
@@ -258,15 +246,15 @@ def find_separator(cells: Mapping[str, int]) -> str | Question | None:
     if any(len(parsed) > 1 for parsed in lists):
         is_record = len(lists) == len(cells) > 1 and len(set(map(len, lists))) == 1
         return _ask(cells, []) if is_record else BRACKETS
-    verdicts = {separator: _is_separator(cells, separator) for separator in SEPARATORS}
-    fitting = [separator for separator, verdict in verdicts.items() if verdict is not False]
-    if not fitting:
+    verdicts = {sign: verdict for sign in SEPARATORS if (verdict := _is_separator(cells, sign)) is not False}
+    if not verdicts:
         signs = Counter(sign for cell in cells for sign in set(_BETWEEN.findall(cell)))
-        others = (sign for sign, _ in signs.most_common(_MOST_SIGNS) if _is_separator(cells, sign) is not False)
-        fitting = list(itertools.islice(others, 1))
-    elif len(fitting) == 1 and verdicts[fitting[0]]:
-        return fitting[0]
-    return _ask(cells, fitting) if fitting else None
+        other = next(
+            (sign for sign, _ in signs.most_common(_MOST_SIGNS) if _is_separator(cells, sign) is not False), None
+        )
+        return None if other is None else _ask(cells, [other])
+    (sign, is_sure), *rivals = verdicts.items()
+    return sign if is_sure and not rivals else _ask(cells, list(verdicts))
 
 
 def _ask(cells: Iterable[str], separators: Sequence[str]) -> Question:
@@ -416,11 +404,11 @@ def refuse_unknown(
 
     `places` has the cells of each label, by their number among the distinct ones; `numbers` (rows,) each row's cell.
     """
-    expected = f"expected one of {list_some(labels, show=repr, most=_LISTED)}"
     # Each example costs a pass over the rows, so only shown labels get one.
     faults = [
         f"{table.describe_rows(np.flatnonzero(np.isin(numbers, places[name])).tolist())}: the label "
-        f"{name[:EXCERPT]!r} is in no row of {known_from}; {expected}."
+        f"{name[:EXCERPT]!r} is in no row of {known_from}; expected one of "
+        f"{list_some(labels, show=repr, most=_LISTED)}."
         for name in list(places)[:SHOWN]
     ]
     if len(places) > SHOWN:
@@ -443,3 +431,35 @@ def label_sort_key(name: str) -> tuple[int, float, str]:
         return (1, 0.0, name)
     # "nan" compares with nothing, so the order would depend on that of the input.
     return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
+
+
+def join_labels(table: Table, names: Sequence[str], name: str) -> Table:
+    """Add a column with the names of those columns that hold 1 in a row, as a JSON list.
+
+    Where the columns hold a 1, but no 0, an empty cell is one, and the table notes it. Raises InputError for other
+    cells.
+    """
+    encoded = [table.dictionary_encode(source) for source in names]
+    empty_is_no = not any(parse_mark(value) is False for values, _ in encoded for value in values)
+    marks = []
+    for source, (values, numbers) in zip(names, encoded, strict=True):
+        parsed = [False if empty_is_no and not value.strip() else parse_mark(value) for value in values]
+        wrong = [place for place, mark in enumerate(parsed) if mark is None]
+        if wrong:
+            where = table.describe_rows(np.flatnonzero(np.isin(numbers, wrong)).tolist())
+            raise InputError(
+                f"{where}: column {source!r} holds {values[wrong[0]]!r}; expected 0 or 1, or no and yes, as in "
+                "each of several label columns."
+            )
+        marks.append(np.array(parsed, dtype=bool)[numbers])
+    of_row = np.stack(marks, axis=1) if marks else np.zeros((len(table), 0), dtype=bool)
+    sets, number = np.unique(of_row, axis=0, return_inverse=True)
+    cells = [
+        json.dumps([label for label, has in zip(names, row, strict=True) if has], ensure_ascii=False)
+        for row in sets.tolist()
+    ]
+    if empty_is_no and not of_row.all():
+        table = table.add_note(
+            f"no 0 or 'no' in {', '.join(names)}: an empty cell means that a text does not have the label"
+        )
+    return table.with_derived(name, (cells[place] for place in number.ravel().tolist()))

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.tables.rules import names_of
-from classify.tables.table import Table
-from classify.tables.text_hashes import normalize_text
+from classify.tables.table import Table, normalize_text
 
 # Rows of the sample, spread evenly, since a table may be sorted.
 SAMPLE = 2_000
@@ -62,22 +61,18 @@ class Profile:
 
     @cached_property
     def kinds(self) -> int:
-        """Number of different values."""
         return len(set(self.values))
 
     @property
     def distinct(self) -> float:
-        """Different values per value: 1 where all differ."""
         return self.kinds / max(1, len(self.values))
 
     @cached_property
     def words(self) -> float:
-        """Mean number of words; in scripts without spaces, estimated from the letters."""
         return sum(map(count_words, self.values)) / max(1, len(self.values))
 
     @cached_property
     def marks(self) -> float:
-        """Share of 0 and 1, no and yes."""
         return self.share(lambda value: parse_mark(value) is not None)
 
     @cached_property
@@ -87,7 +82,6 @@ class Profile:
 
     @cached_property
     def codes(self) -> float:
-        """Share of single words with a digit."""
         return self.share(_CODE.fullmatch)
 
     @cached_property
@@ -193,7 +187,6 @@ def _split_words(text: str) -> list[str]:
 
 
 def count_words(text: str) -> float:
-    """The number of words; in scripts without spaces, estimated from the letters."""
     return max(len(text.split()), len(_UNSPACED.findall(text)) / _LETTERS_PER_WORD)
 
 

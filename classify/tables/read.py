@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +9,10 @@ from typing import NoReturn
 
 from classify.errors import InputError, list_some
 from classify.tables import arrow_file, csv_file, excel, folders, json_file
-from classify.tables.options import ReadOptions
-from classify.tables.source import Source, list_files
+from classify.tables.source import ReadOptions, Source, list_files
 from classify.tables.table import Table
 
 SUFFIXES = (*json_file.SUFFIXES, *arrow_file.SUFFIXES, *excel.SUFFIXES, *csv_file.SUFFIXES)
-# What this program does not read, by the first bytes, and what to do.
-_REFUSED = (
-    (rb"%PDF-", "a PDF; copy the table into a spreadsheet, and save that as CSV"),
-    (rb"\x80[\x02-\x05]", "a pickle, which could run code when it is loaded; save the table as CSV or Parquet"),
-    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|head|table)\b", "a web page; save its table as CSV"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,16 +65,11 @@ def _refuse_folder(source: Source) -> NoReturn:
 
 
 def _is_text(source: Source) -> bool:
-    """Whether a file may be delimited text. Raises InputError for a kind that this program does not read."""
-    if not source.is_file:
-        return False
-    start = source.head[:4096]
-    for pattern, what in _REFUSED:
-        if re.match(pattern, start):
-            raise InputError(f"{source.path}: this is {what}.")
+    """Whether a file may be delimited text. Raises InputError for another kind."""
+    start = source.head[:4096] if source.is_file else b""
     if b"\0\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{source.path}: not a table this program reads; expected CSV, JSON, Parquet or Excel.")
-    return True
+    return source.is_file
 
 
 # Asked in this order: the first that claims a path reads it.

@@ -10,19 +10,18 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import rules
-from classify.tables.decide import Question, QuestionError
 from classify.tables.profile import MOST, SURE, Profile, measure_told, parse_number, profile, sample_rows
 from classify.tables.rules import normalize_name
+from classify.tables.source import Question, QuestionError
 from classify.tables.split_column import SplitColumn
-from classify.tables.table import Table
-from classify.tables.text_hashes import EMPTY
-from classify.tables.texts import TextColumns
+from classify.tables.table import EMPTY, Table
 
 _LISTED = 20
 # Columns of 0 and 1 from which they may be one label each.
@@ -35,6 +34,59 @@ _TOLD_ROWS = 20
 _FEWEST_FILLED = 0.5
 # Why a column was taken that has a known name.
 _NAMED = "named so"
+# Joins the two texts of a pair where they count as one text: duplicates, language, the baseline.
+PAIR_SEPARATOR = "\n"
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """`fields` are joined by `delimiter` to a row's first text; `pair` is the column of the second one, if any."""
+
+    fields: tuple[str, ...]
+    pair: str | None = None
+    delimiter: str = " "
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.fields if self.pair is None else (*self.fields, self.pair)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        first = " + ".join(self.fields)
+        return (first,) if self.pair is None else (first, self.pair)
+
+    @property
+    def whole(self) -> str:
+        return self.inputs[0] if self.pair is None else " + ".join(self.named)
+
+    def derive(self, table: Table) -> Table:
+        """Add the columns that are not in the file. Raises InputError where one text of a pair is empty."""
+        if len(self.fields) > 1:
+            table = _join(table, self.inputs[0], self.fields, self.delimiter)
+        if self.pair is None:
+            return table
+        first, second = (table.text_hashes(name) == EMPTY for name in self.inputs)
+        for name, rows in ((self.inputs[0], first & ~second), (self.pair, second & ~first)):
+            if rows.any():
+                where = table.describe_rows(np.flatnonzero(rows).tolist())
+                raise InputError(
+                    f"{where}: column {name!r} is empty; expected two texts in each row. Fill it in, or leave such "
+                    "rows out."
+                )
+        return _join(table, self.whole, self.inputs, PAIR_SEPARATOR)
+
+    def as_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"text_column": ",".join(self.fields)}
+        if len(self.fields) > 1:
+            settings |= {"text_fields": list(self.fields), "text_column_delimiter": self.delimiter}
+        return settings if self.pair is None else {**settings, "text_pair_column": self.pair}
+
+
+def _join(table: Table, name: str, sources: Sequence[str], delimiter: str) -> Table:
+    if table.has_column(name):
+        raise InputError(f"{table.path}: column {name!r} has the name of the joined text columns; rename that column.")
+    cells = zip(*map(table.column, sources), strict=True)
+    return table.with_derived(name, (delimiter.join(filter(None, texts)) for texts in cells))
 
 
 @dataclass(frozen=True)
@@ -80,21 +132,21 @@ def find_columns(
     `text_column` and `label_column` may name several, separated by commas; cells equal to `unlabelled` are no labels.
     Raises InputError with every fault of a flag, QuestionError with the candidates.
     """
-    faults = ErrorList()
-    fields = parse_columns(table, text_column, "--text-column", faults)
-    labels = parse_columns(table, label_column, "--label-column", faults)
-    pair = parse_columns(table, pair_column, "--text-pair-column", faults)
+    faults, found = ErrorList(), list[list[str]]()
+    flags = {"--text-column": text_column, "--text-pair-column": pair_column, "--label-column": label_column}
+    for flag, given in flags.items():
+        with faults.collect():
+            found.append(named_columns(table, given, flag))
+    faults.raise_if_any()
+    fields, pair, labels = found
     named = [*fields, *pair, *labels]
-    faults += [
-        f"flags name the column {name!r} of {table.path} twice; give different columns."
-        for name in dict.fromkeys(named)
-        if named.count(name) > 1
-    ]
-    if len(table.columns) < 2 and not faults:
-        faults.append(
+    if len(set(named)) < len(named):
+        twice = next(name for name in named if named.count(name) > 1)
+        raise InputError(f"flags name the column {twice!r} of {table.path} twice; give different columns.")
+    if len(table.columns) < 2:
+        raise InputError(
             f"{table.path}: expected a column with texts and one with labels. Got the one column {table.columns[0]!r}."
         )
-    faults.raise_if_any()
     search = _Search(table, frozenset(named), pair[0] if pair else None, unlabelled)
     text = _Choice(tuple(fields)) if fields else search.find_texts()
     chosen = TextColumns((), None, delimiter)
@@ -252,30 +304,28 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
 
     Raises InputError with the columns that are not there.
     """
-    faults = ErrorList()
-    fields = parse_columns(table, text_column, "--text-column", faults)
-    second = parse_columns(table, pair, "--text-pair-column", faults)
     if pair is not None and trained.pair is None:
-        faults.append("--text-pair-column: the model was trained on one text per row; drop the flag.")
-    faults.raise_if_any()
+        raise InputError("--text-pair-column: the model was trained on one text per row; drop the flag.")
+    fields, second = (
+        named_columns(table, text_column, "--text-column"),
+        named_columns(table, pair, "--text-pair-column"),
+    )
     if not fields and len(trained.named) == 1 and len(table.columns) == 1:
         fields = table.columns
-    fields = fields or [_find_trained(table, name, "--text-column") for name in trained.fields]
-    if trained.pair is not None and not second:
-        second = [_find_trained(table, trained.pair, "--text-pair-column")]
+    header = " If the first row is data, add --no-header." if table.has_names else ""
+    for names, wanted, flag in (
+        (fields, trained.fields, "--text-column"),
+        (second, [trained.pair] if trained.pair else [], "--text-pair-column"),
+    ):
+        for name in [] if names else wanted:
+            found = find_column(table, name)
+            if found is None:
+                raise InputError(
+                    f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name "
+                    f"it with {flag}.{header}"
+                )
+            names.append(found)
     return TextColumns(tuple(fields), second[0] if second else None, trained.delimiter)
-
-
-def _find_trained(table: Table, name: str, flag: str) -> str:
-    """The column of this name, which a model was trained on. Raises InputError where the table lacks it."""
-    found = find_column(table, name)
-    if found is None:
-        header = " If the first row is data, add --no-header." if table.has_names else ""
-        raise InputError(
-            f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name it with "
-            f"{flag}.{header}"
-        )
-    return found
 
 
 def find_column(table: Table, name: str) -> str | None:
@@ -293,22 +343,18 @@ def rename_alike(table: Table, columns: Sequence[str]) -> Table:
 
 def require_columns(table: Table, flags: dict[str, str]) -> None:
     """Raise InputError with each column that a further table lacks; `flags` name it."""
-    missing = [name for name in flags if not table.has_column(name)]
-    if missing:
-        raise InputError(
-            *(
-                f"{table.path}: expected the column {name!r}, as in --data. Got {_list(table)} instead; rename a "
-                f"column, or choose one that both tables have with {flags[name]}."
-                for name in missing
-            )
-        )
+    faults = [
+        f"{table.path}: expected the column {name!r}, as in --data. Got {_list(table)} instead; rename a column, or "
+        f"choose one that both tables have with {flag}."
+        for name, flag in flags.items()
+        if not table.has_column(name)
+    ]
+    if faults:
+        raise InputError(*faults)
 
 
 def require_named_column(table: Table, name: str | None, flag: str) -> str | None:
-    faults = ErrorList()
-    found = parse_columns(table, name, flag, faults, several=False)
-    faults.raise_if_any()
-    return found[0] if found else None
+    return next(iter(named_columns(table, name, flag, several=False)), None)
 
 
 def find_id_column(table: Table) -> str | None:
@@ -326,18 +372,20 @@ def note_empty_texts(table: Table, texts: TextColumns) -> list[Finding]:
     return [note("the text is empty", table.describe_rows(empty))] if empty else []
 
 
-def parse_columns(table: Table, given: str | None, flag: str, faults: list[str], *, several: bool = True) -> list[str]:
-    """The columns that a flag names, separated by commas unless one column has the whole as its name."""
+def named_columns(table: Table, given: str | None, flag: str, *, several: bool = True) -> list[str]:
+    """The columns that a flag names, separated by commas unless one column has the whole as its name.
+
+    Raises InputError with those that the table lacks.
+    """
     if given is None:
         return []
-    whole = find_column(table, given)
-    parts = [given] if whole or not several else [part.strip() for part in given.split(",")]
-    found = {part: find_column(table, part) for part in parts}
-    faults += [
-        f"{flag} {part}: {table.path} has no such column; it has: {_list(table)}."
-        for part, name in found.items()
-        if name is None
-    ]
+    is_whole = not several or find_column(table, given) is not None
+    found = {part: find_column(table, part) for part in ([given] if is_whole else map(str.strip, given.split(",")))}
+    if None in found.values():
+        lacked = [part for part, name in found.items() if name is None]
+        raise InputError(
+            *(f"{flag} {part}: {table.path} has no such column; it has: {_list(table)}." for part in lacked)
+        )
     return [name for name in found.values() if name is not None]
 
 

@@ -7,7 +7,7 @@ import tomllib
 from functools import cache
 from importlib import resources
 
-from classify.tables.text_hashes import normalize_text
+from classify.tables.table import normalize_text
 
 SPLITS = ("train", "eval", "test")
 # Spaces and invisible characters around a name, as web pages and spreadsheets leave them.
@@ -42,7 +42,6 @@ def is_named(name: str, role: str) -> bool:
 
 
 def is_header_name(name: str) -> bool:
-    """Whether a name is known for any role, so that its row is a header."""
     return any(is_named(name, role) for role in _HEADER_ROLES)
 
 

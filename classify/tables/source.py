@@ -1,4 +1,7 @@
-"""The bytes of a table: a file, a compressed one, the one table in a zip, standard input or a pipe."""
+"""Where a table comes from: its bytes, the flags that say how to read it, and the questions that it leaves open.
+
+The bytes are a file, a compressed one, the one table in a zip, standard input or a pipe.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import bz2
 import contextlib
 import glob
 import gzip
-import hashlib
 import io
 import lzma
 import re
@@ -15,16 +17,14 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import IO, Any
-
-import pyarrow
+from typing import IO, Any, Self
 
 from classify.errors import InputError, list_some
-from classify.files import split_paths
+from classify.files import file_sha256, split_paths
 
 STANDARD_INPUT = "-"
 # Dialect, encoding and format are decided on this much of a file.
@@ -35,9 +35,82 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 # Data set names of the Hugging Face hub.
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+# What `Table.reading` may hold: a later table of the same kind is read by it, too.
+_REMEMBERED = ("encoding", "sheet", "delimiter", "quote", "header", "skip_lines")
+_NAMED = {"tab": "\t", r"\t": "\t"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a table leaves open: `candidates` are shown with an example each, the likeliest first; `flags` answer it."""
+
+    text: str
+    candidates: tuple[str, ...]
+    flags: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The question in a line: `which column has the labels: "a" (...), "b" (...)? Give --label-column "a"`."""
+        shown = f": {list_some(self.candidates)}" if self.candidates else ""
+        return f"{self.text}{shown}? Give {' or '.join(self.flags)}"
+
+
+class QuestionError(InputError):
+    """Questions about one table, raised together. Exit 2, as for any input that a person can mend."""
+
+    def __init__(self, path: str, questions: Sequence[Question], hint: str = ""):
+        asked = ". ".join(map(str, questions))
+        super().__init__(f"{path}: {asked}.{f' {hint}' if hint else ''}")
+        self.questions = tuple(questions)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a table is to be read, as flags say; None where the file decides.
+
+    A `quote` of "" stands for none. `columns` are the names in a related table, such as the one that a model was
+    trained on. `like` is how that table was read, which answers what this file leaves open.
+    """
+
+    encoding: str | None = None
+    sheet: str | None = None
+    skips_bad_rows: bool = False
+    delimiter: str | None = None
+    quote: str | None = None
+    header: bool | None = None
+    skip_lines: int | None = None
+    columns: tuple[str, ...] = ()
+    like: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The options in settings that are named as flags are. Raises InputError where two contradict."""
+        if settings.get("header") and settings.get("no_header"):
+            raise InputError("--header and --no-header contradict each other; give one of them.")
+        delimiter, quote = settings.get("delimiter"), settings.get("quote")
+        delimiter, quote = _NAMED.get(delimiter or "", delimiter), "" if quote == "none" else quote
+        for flag, sign in (("--delimiter", delimiter), ("--quote", quote or None)):
+            if sign is not None and not (len(sign) == 1 and sign.isascii() and not sign.isalnum()):
+                raise InputError(f"{flag} {sign}: expected one sign of ASCII (or tab, or no quote: none).")
+        header = True if settings.get("header") else False if settings.get("no_header") else None
+        return cls(
+            settings.get("encoding"), settings.get("sheet"), settings.get("on_bad_rows") == "skip",
+            delimiter, quote, header, settings.get("skip_lines"),
+        )  # fmt: skip
+
+    def after(self, reading: Mapping[str, Any], columns: Sequence[str]) -> Self:
+        """These options for a table like one that was read before: what flags gave then holds again."""
+        given = {name: value for name, value in reading.get("given", {}).items() if getattr(self, name) is None}
+        return replace(self, columns=tuple(columns), like=reading.get("found", {}), **given)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in _REMEMBERED}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _open_zstd(file: Path) -> Any:
+    import pyarrow  # 60 ms, which flags need not wait for
+
     return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd"))
 
 
@@ -67,9 +140,8 @@ class Source:
         if not is_stream(self.path):
             return None
         copy = tempfile.NamedTemporaryFile(prefix="classify-")  # noqa: SIM115 - it goes with this object
-        with contextlib.ExitStack() as stack:
-            stream = sys.stdin.buffer if self.path == STANDARD_INPUT else stack.enter_context(open(self.path, "rb"))
-            shutil.copyfileobj(stream, copy)
+        with contextlib.nullcontext(sys.stdin.buffer) if self.path == STANDARD_INPUT else open(self.path, "rb") as file:
+            shutil.copyfileobj(file, copy)
         copy.flush()
         return copy
 
@@ -80,19 +152,25 @@ class Source:
     @cached_property
     def suffix(self) -> str:
         """The extension that says what the content is: `.csv` of `my.csv.gz`, or of the one table in `my.zip`."""
-        name = PurePath(self.member or self.path)
-        if name.suffix.lower() in _COMPRESSED and not self.member:
-            name = name.with_suffix("")
-        return name.suffix.lower()
+        return PurePath(self.member or _without_compression(self.path)).suffix.lower()
+
+    @cached_property
+    def _members(self) -> list[str]:
+        if not self._start.startswith(_ZIP):
+            return []
+        with self.explain_damage(), zipfile.ZipFile(self.file) as archive:
+            return [name for name in archive.namelist() if not name.endswith("/")]
+
+    @property
+    def is_office(self) -> bool:
+        return not {"[Content_Types].xml", "mimetype"}.isdisjoint(self._members)
 
     @cached_property
     def member(self) -> str:
         """The name of the one table in a zip, or "". Raises InputError where a zip holds several."""
         if not self._start.startswith(_ZIP) or self.is_office:
             return ""
-        with self.explain_damage(), zipfile.ZipFile(self.file) as archive:
-            names = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and name[-1] != "/"]
-        names = [name for name in names if not PurePath(name).name.startswith(".")]
+        names = [name for name in self._members if not re.search(r"^__MACOSX/|(^|/)\.[^/]*$", name)]
         tables = [name for name in names if PurePath(name).suffix.lower() not in ("", ".txt", ".md")]
         names = tables if len(tables) == 1 else names
         if len(names) != 1:
@@ -101,17 +179,13 @@ class Source:
         return names[0]
 
     @cached_property
-    def is_office(self) -> bool:
-        """Whether this is a zip that holds a workbook, or another document of an office program."""
-        if not self._start.startswith(_ZIP):
-            return False
-        with self.explain_damage(), zipfile.ZipFile(self.file) as archive:
-            return not {"[Content_Types].xml", "mimetype"}.isdisjoint(archive.namelist())
-
-    @cached_property
     def _start(self) -> bytes:
         with self.file.open("rb") as file:
             return file.read(8)
+
+    @property
+    def _opener(self) -> Callable[[Path], Any] | None:
+        return next((opener for start, opener in _OPENERS if re.match(start, self._start)), None)
 
     @cached_property
     def head(self) -> bytes:
@@ -123,11 +197,9 @@ class Source:
         return head
 
     def open(self) -> IO[bytes]:
-        """The content, decompressed."""
         if self.member:
             return zipfile.ZipFile(self.file).open(self.member)
-        opener = next((opener for start, opener in _OPENERS if re.match(start, self._start)), None)
-        stream: IO[bytes] = self.file.open("rb") if opener is None else opener(self.file)
+        stream: IO[bytes] = self._opener(self.file) if self._opener else self.file.open("rb")
         return stream
 
     @contextlib.contextmanager
@@ -136,15 +208,13 @@ class Source:
         try:
             yield
         except _DAMAGED as error:
-            if not self._start.startswith(_ZIP) and not any(re.match(start, self._start) for start, _ in _OPENERS):
+            if not self._start.startswith(_ZIP) and not self._opener:
                 raise
             raise InputError(f"{self.path}: cannot be decompressed ({error}); copy it again.") from None
 
     @cached_property
     def sha256(self) -> str:
-        """The SHA-256 of the file on disk, as `sha256sum` prints it."""
-        with self.file.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(self.file)
 
     def check(self, suffixes: Collection[str]) -> None:
         """Raise InputError where there is no such file, or it is empty; tables beside it, by `suffixes`, are named."""
@@ -160,11 +230,10 @@ class Source:
                 beside += f" A data set of the Hugging Face hub is {self.flag} hub:{self.path}."
             raise InputError(f"{self.flag} {self.path}: no such file.{beside}")
         try:
-            empty = self.file.stat().st_size == 0
-            self._start  # noqa: B018 - reading fails here where it is not allowed
+            is_empty = not self._start
         except OSError as error:
             raise InputError(f"{self.flag} {self.path}: cannot be read ({error.strerror}).") from None
-        if empty:
+        if is_empty:
             raise InputError(f"{self.path}: the file is empty. Expected a header line with column names, then rows.")
 
 
@@ -173,11 +242,14 @@ def is_stream(path: str) -> bool:
     return path == STANDARD_INPUT or Path(path).is_fifo()
 
 
+def _without_compression(path: str) -> str:
+    return str(PurePath(path).with_suffix("")) if PurePath(path).suffix.lower() in _COMPRESSED else path
+
+
 def stem_of(paths: str) -> str:
     """The name of a table without suffixes, for runs/<stem>-<n>; of a pattern its fixed characters."""
-    name = Path("stdin" if is_stream(paths) else split_paths(paths)[0])
-    stem = Path(name.stem).stem if name.suffix.lower() in _COMPRESSED else name.stem
-    return re.sub(r"[*?\[\]:]+", "-", stem).strip("-_. ") or "tables"
+    name = PurePath(_without_compression("stdin" if is_stream(paths) else split_paths(paths)[0]))
+    return re.sub(r"[*?\[\]:]+", "-", name.stem).strip("-_. ") or "tables"
 
 
 def list_files(paths: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from classify.errors import InputError, list_some
 from classify.tables import rules
-from classify.tables.decide import Question, QuestionError
+from classify.tables.source import Question, QuestionError
 from classify.tables.table import Table
 
 # Value of --split-column by which no column names splits.
@@ -26,7 +26,6 @@ class SplitColumn:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all values are splits, the training split and another one among them."""
         splits = set(self.meaning.values())
         return None not in splits and _TRAIN in splits and len(splits) > 1
 

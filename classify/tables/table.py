@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -18,10 +19,12 @@ import pyarrow.compute as pc
 
 from classify.errors import SHOWN, list_some
 from classify.findings import Finding, note
-from classify.tables.text_hashes import TextHashes, text_hashes
 
+TextHashes = npt.NDArray[np.uint64]
 # Cells that are Python strings at once.
 BLOCK = 1 << 16
+# Bytes of a SHA-256 that are a text's hash.
+_HASH_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,6 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, in the order of the file."""
         return [name for name in self.arrow.column_names if name not in self.derived]
 
     def has_column(self, name: str) -> bool:
@@ -95,12 +97,11 @@ class Table:
         return self._encoded[name]
 
     def is_blank(self, name: str) -> npt.NDArray[np.bool_]:
-        """(rows,) whether each value of a column is empty, or holds spaces alone."""
         values, numbers = self.dictionary_encode(name)
         return np.array([not value.strip() for value in values], dtype=bool)[numbers]
 
     def text_hashes(self, name: str) -> TextHashes:
-        """(rows,) hashes of a column's texts, equal for duplicates; see `text_hashes`."""
+        """(rows,) hashes of a column's texts, equal for duplicates."""
         if name not in self._hashes:
             column = self.arrow.column(name)
             blocks = [text_hashes(column.slice(at, BLOCK).to_pylist()) for at in range(0, len(self), BLOCK)]
@@ -108,7 +109,6 @@ class Table:
         return self._hashes[name]
 
     def lengths(self, name: str) -> npt.NDArray[np.int64]:
-        """(rows,) the number of characters of each value of a column."""
         lengths = [np.from_dlpack(pc.utf8_length(chunk)) for chunk in self.arrow.column(name).chunks]
         return np.concatenate([*lengths, np.empty(0, dtype=np.int64)]).astype(np.int64)
 
@@ -177,3 +177,33 @@ def string_array(values: Sequence[str]) -> pyarrow.Array:
 def replace_surrogates(text: str) -> str:
     """A text with U+FFFD for lone surrogates, which JSON and programs may hold, but UTF-8 and tokenizers do not."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def normalize_text(text: str) -> str:
+    """Normalize case, whitespace and Unicode form.
+
+    NFC, since it changes hardly any text: the hashes in `split.parquet` of earlier runs stay valid. NFKC would change
+    all texts with the full-width punctuation of Chinese and Japanese, and make one label of `m2` and `m²`.
+    """
+    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    return " ".join(composed.split()).casefold()
+
+
+def text_hashes(texts: Iterable[str]) -> TextHashes:
+    """(texts,) hashes, equal for duplicates: the first eight bytes of a SHA-256."""
+    normal = (normalize_text(text).encode("utf-8", "surrogatepass") for text in texts)
+    digests = (hashlib.sha256(text).digest()[:_HASH_BYTES] for text in normal)
+    return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
+
+
+# The hash of empty or blank texts.
+EMPTY = text_hashes([""])[0]
+
+
+def group_duplicates(numbers: TextHashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(groups,) the first row of each group of duplicates, ascending, and (rows,) the group of each row."""
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return first[order], place[inverse]

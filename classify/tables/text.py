@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from classify.errors import EXCERPT, InputError
-from classify.tables.decide import Question, QuestionError
+from classify.tables.source import Question, QuestionError, ReadOptions
 
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -56,14 +56,18 @@ class Encoding:
     def shown(self) -> str:
         return _SHOWN.get(self.name, self.name)
 
+    def refuse(self, path: str, error: UnicodeError) -> InputError:
+        reason = str(error).splitlines()[0]
+        return InputError(f"{path}: not {self.shown} ({reason}); name its encoding with --encoding.")
 
-def find_encoding(head: bytes, requested: str | None, path: str) -> Encoding:
+
+def find_encoding(head: bytes, options: ReadOptions, path: str) -> Encoding:
     """The encoding of a file that begins with `head`, as far as it says; UTF-8 where it is ASCII.
 
     Raises InputError for an unknown name of --encoding, QuestionError where the bytes leave it open.
     """
-    if requested is not None:
-        return Encoding(_look_up(requested))
+    if options.encoding is not None:
+        return Encoding(_look_up(options.encoding))
     for mark, name in _MARKS.items():
         if head.startswith(mark):
             return Encoding(name)
@@ -72,7 +76,7 @@ def find_encoding(head: bytes, requested: str | None, path: str) -> Encoding:
             return Encoding(name)
     if is_utf8(head):
         return Encoding("utf-8")
-    return find_legacy(head, path)
+    return find_legacy(head, options, path)
 
 
 def is_utf8(data: bytes) -> bool:
@@ -84,7 +88,7 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def find_legacy(data: bytes, path: str) -> Encoding:
+def find_legacy(data: bytes, options: ReadOptions, path: str) -> Encoding:
     """The encoding of bytes that are not UTF-8, whose lines beyond ASCII are enough.
 
     Raises InputError for damaged UTF-8, QuestionError where it is neither GB18030 nor cp1252.
@@ -101,6 +105,8 @@ def find_legacy(data: bytes, path: str) -> Encoding:
         return Encoding("gb18030", certain=False)
     if 10 * valid <= invalid and _is_cp1252(foreign, len(re.findall(rb"[A-Za-z]", data))):
         return Encoding("cp1252", certain=False)
+    if "encoding" in options.like:
+        return Encoding(options.like["encoding"])
     line = max(lines[:100], key=lambda line: sum(byte > 127 for byte in line))
     start = max(0, next(place for place, byte in enumerate(line) if byte > 127) - EXCERPT // 4)
     decodes = [name for name in _ASKED if _decode(foreign, name) is not None]
@@ -110,7 +116,6 @@ def find_legacy(data: bytes, path: str) -> Encoding:
 
 
 def _decode(data: bytes, encoding: str) -> str | None:
-    """The text of bytes; None where they are not in this encoding."""
     try:
         return data.decode(encoding)
     except UnicodeDecodeError:

@@ -20,7 +20,6 @@ import openpyxl
 import pyarrow
 import pyarrow.parquet
 from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
-from openpyxl.styles import Font
 
 from classify.errors import InputError
 from classify.tables.profile import parse_number
@@ -159,12 +158,8 @@ def write_workbook(path: Path, table: Table, rows: npt.NDArray[np.int64], added:
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("predictions")
     if table.has_names or added.names:
-        sheet.freeze_panes = "A2"
-        header = [openpyxl.cell.WriteOnlyCell(sheet) for _ in (*table.columns, *added.names)]
-        for cell, name in zip(header, (*rename_columns(table, added.names), *added.names), strict=True):
-            _fill(cell, name)
-            cell.font = Font(bold=True)
-        sheet.append(header)
+        names = [*rename_columns(table, added.names), *added.names]
+        sheet.append([_fill(openpyxl.cell.WriteOnlyCell(sheet), name) for name in names])
     width = len(table.columns)
     for cells in rows_of(table, rows, added):
         values = [*cells[:width], *added.typed(cells[width:])]

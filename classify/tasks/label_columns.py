@@ -12,8 +12,7 @@ import numpy as np
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.tables.labels import ClassNames, find_missing, is_no_label, name_classes, no_such_label
-from classify.tables.table import Table
-from classify.tables.text_hashes import normalize_text
+from classify.tables.table import Table, normalize_text
 
 # Contests publish test tables whose only label value is one of these; it means unlabelled.
 _WITHHELD = frozenset({"-1", ""})

@@ -29,7 +29,6 @@ from classify.evaluation.metrics import (
 )
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import decided, note
-from classify.tables.decide import Question, QuestionError
 from classify.tables.labels import (
     BRACKETS,
     MIN_ROWS,
@@ -45,6 +44,7 @@ from classify.tables.labels import (
     split_cell,
     value_counts,
 )
+from classify.tables.source import Question, QuestionError
 from classify.tables.table import Table
 from classify.tasks import heads
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task, format_value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from classify.data.reading import InputTables
 from classify.errors import InputError
 from classify.modeling.result_folder import read_labels, read_settings
-from classify.tables.decide import Question, QuestionError
 from classify.tables.labels import BRACKETS, are_numbers_or_lists, refuse_objects, split_cell
 from classify.tables.profile import parse_number, profile
+from classify.tables.source import Question, QuestionError
 from classify.tasks import multi_label, regression, single_label
 from classify.tasks.base import Task
 from classify.tasks.multi_label import count_cells, find_separator

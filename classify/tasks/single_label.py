@@ -28,9 +28,9 @@ from classify.evaluation.metrics import (
 )
 from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided
-from classify.tables.decide import QuestionError
 from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
+from classify.tables.source import QuestionError
 from classify.tables.table import Table
 from classify.tasks import heads
 from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task

@@ -12,7 +12,7 @@ import numpy as np
 from classify.config.recipe import PRESETS
 from classify.config.run_config import RunConfig
 from classify.config.stored_run import stored_values
-from classify.data.split_record import find_trained, read_texts
+from classify.data.split_record import SplitRecord
 from classify.errors import InputError, list_some
 from classify.evaluation.learning_curve import Curve
 from classify.files import read_json
@@ -97,7 +97,8 @@ def read_run(folder: Path) -> tuple[int, str]:
     """
     run = read_json(folder / "run.json")
     first = run["config"]["model"]["model"]
-    if first is not None and find_trained(str(Path(run["cwd"]) / first), read_texts(str(folder)))[0].any():
+    texts = SplitRecord.read(str(folder)).hashes
+    if first is not None and SplitRecord.find(str(Path(run["cwd"]) / first)).find_trained(texts).any():
         raise InputError(
             f"--model {folder}: it started from {first}, which was trained on some of its rows, so parts of them would "
             "show nothing; train from another --model first."

@@ -16,12 +16,11 @@ from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
-from classify.data.long_texts import TRUNCATE
 from classify.data.reading import InputTables, read_tables
-from classify.data.split_record import find_trained, read_num_folds
+from classify.data.split_record import SplitRecord
 from classify.data.split_table import split_table
 from classify.data.splits import Rows, Splits
-from classify.data.tokenize import tokenize_columns
+from classify.data.tokenize import TRUNCATE, tokenize_columns
 from classify.errors import ErrorList, InputError, list_some
 from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
@@ -181,7 +180,7 @@ def _choose_folds(
         if folds and config.data.folds is None and model is not None and _is_slow(config, tables, labelled, model):
             return FEWER_FOLDS, True
         return folds, False
-    folds = read_num_folds(earlier)
+    folds = SplitRecord.read(earlier).num_folds
     if folds and config.data.folds == 0:
         raise InputError(f"--split-like {earlier} has {folds} folds, and --folds 0 holds rows out; drop one of them.")
     conflicts = config.find_contradictions(folds, f"--split-like {earlier} with its {folds} folds")
@@ -278,12 +277,12 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
     if model is None:
         return ()
     scored = splits.scored
-    seen, folds = find_trained(model, scored.table.text_hashes(splits.columns.text)[scored.rows])
-    trained = int(seen.sum())
+    record = SplitRecord.find(model)
+    trained = int(record.find_trained(scored.table.text_hashes(splits.columns.text)[scored.rows]).sum())
     if not trained:
         return ()
     name = "cross-validated" if splits.num_folds else "validation" if splits.test is None else "test"
-    way = "" if folds else f", or --split-like {shlex.quote(model)} for this table"
+    way = "" if record.num_folds else f", or --split-like {shlex.quote(model)} for this table"
     return (
         f"{model} was trained on {trained} of the {len(scored)} {name} texts, so the scores may be too high; give "
         f"--test-data with other rows{way}",

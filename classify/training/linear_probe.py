@@ -44,9 +44,7 @@ def init_head_from_probe(
     begin = time.perf_counter()
     classifier, world = strategy.classifier, strategy.world
     limit = row_limit(len(task.labels), is_final=is_final)
-    selected = cap_rows(
-        task.targets.stratify_by(data.targets), np.arange(len(data.rows)), limit, seed=strategy.config.seed
-    )
+    selected = cap_rows(task.targets.stratify_by(data.targets), limit, seed=strategy.config.seed)
     # In the precision of training, not of scores: rounding is negligible next to fine-tuning.
     with contextlib.nullcontext() if is_final else classifier.precision.autocast(training=True):
         features = compute_logits(classifier, data.tokens, data.rows[selected], world, features=True)

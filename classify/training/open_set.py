@@ -41,10 +41,8 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
         return Held(features, features @ weight.T + bias)
 
     train, task = splits.train, context.inputs.task
-    rows = cap_rows(
-        task.targets.stratify_by(train.targets), np.arange(len(train)), EXAMPLES, seed=context.config.training.seed
-    )
-    examples = context.compute_features(Split(train.table, train.rows[rows], train.targets[rows]))
+    rows = cap_rows(task.targets.stratify_by(train.targets), EXAMPLES, seed=context.config.training.seed)
+    examples = context.compute_features(train.take(rows))
     validation = compute(splits.validation)
     scored = validation if splits.test is None else compute(splits.test)
     # Duplicates, and copies of training texts, would fit the score and count in it several times.

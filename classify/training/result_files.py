@@ -30,7 +30,7 @@ from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
 from classify.files import write_json
 from classify.findings import Finding, note
 from classify.modeling.result_folder import FORMAT, save_model
-from classify.tables.options import ReadOptions
+from classify.tables.source import ReadOptions
 from classify.tasks.base import Task
 from classify.tasks.columns import PredictionColumns
 from classify.training.open_set import OpenSet

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from classify.config.run_config import RunConfig, fields_that_affect
-from classify.data.long_texts import POLICIES
 from classify.data.splits import Split, Splits
 from classify.data.tokenize import (
+    POLICIES,
     TokenizedSplit,
     Tokens,
     default_max_length,

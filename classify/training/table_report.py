@@ -15,7 +15,7 @@ from classify.data.tokenize import Tokens, default_max_length
 from classify.errors import EXCERPT, SHOWN, list_some
 from classify.findings import Finding, decisions, notes
 from classify.modeling.coverage import compute_unknown_share
-from classify.tables.text_hashes import EMPTY, group_duplicates
+from classify.tables.table import EMPTY, group_duplicates
 from classify.tasks.base import format_value
 
 # Columns without a role that the terminal lists.

@@ -14,7 +14,7 @@ import pytest
 from classify import cli
 from classify.errors import InputError, Interrupted
 from classify.serving.batching import QueueFullError
-from classify.tables.decide import Question, QuestionError
+from classify.tables.source import Question, QuestionError
 from tests.support import tiny
 from tests.support.processes import run_python
 

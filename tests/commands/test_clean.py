@@ -17,8 +17,8 @@ from classify.errors import InputError
 from classify.evaluation import label_noise
 from classify.evaluation.label_noise import Suspects, find_suspects
 from classify.evaluation.suspects_file import apply_suspects, write_suspects
-from classify.tables.options import ReadOptions
 from classify.tables.read import read_table
+from classify.tables.source import ReadOptions
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config

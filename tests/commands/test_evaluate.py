@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from classify.cli import main
-from classify.data import split_record
+from classify.data.split_record import SplitRecord
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.result import Result
 from classify.tables.labels import ClassNames
@@ -152,7 +152,7 @@ def test_what_makes_scores_misleading_is_noted(trained: Path, table: Path, tmp_p
     printed = capsys.readouterr().out
     assert re.search(r"evaluation \(\d+ of \d+ rows, whose text was not trained on\): accuracy ", printed)
     assert "on all rows: accuracy " in printed
-    known = split_record.find_trained(str(trained), read_table(str(table)).text_hashes("text"))[0]
+    known = SplitRecord.find(str(trained)).find_trained(read_table(str(table)).text_hashes("text"))
     lines = table.read_text().splitlines()
     seen = [line for line, is_known in zip(lines[1:], known, strict=True) if is_known]
     (tmp_path / "seen.csv").write_text("\n".join([lines[0], *seen]) + "\n")

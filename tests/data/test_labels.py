@@ -16,9 +16,9 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
-from classify.tables.decide import Question, QuestionError
-from classify.tables.labels import find_separator, is_typo, name_classes, parse_list, split_cell
+from classify.tables.labels import find_separator, find_typos, name_classes, parse_list, split_cell
 from classify.tables.read import read_table
+from classify.tables.source import Question, QuestionError
 from classify.tasks import multi_label, single_label
 from classify.tasks.base import Task
 from classify.tasks.registry import recognize
@@ -176,7 +176,7 @@ def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: Task) -> 
     ],
 )  # fmt: skip
 def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
-    assert is_typo(typed, meant) is may_be
+    assert find_typos({meant: 9, typed: 3}) == ({typed: meant} if may_be else {})
 
 
 def test_typing_errors_are_one_note_with_one_flag() -> None:

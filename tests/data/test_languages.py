@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import os
-
-import numpy as np
 import pytest
 
-from classify.data.languages import UNKNOWN, detect_languages, note_new_languages, sample_rows
+from classify.data.languages import UNKNOWN, detect_languages, note_new_languages
 
 ENGLISH = [
     "Where is my package? The tracking has not moved for a week",
@@ -48,11 +44,6 @@ def test_a_tenth_of_another_language_is_allowed(german: int, english: bool) -> N
     assert detect_languages(texts).is_english == english
 
 
-def test_short_texts_of_one_language_do_not_stay_unclear() -> None:
-    """Of a few words each, some look like other languages."""
-    assert detect_languages(map(os.strerror, sorted(errno.errorcode))).shares["en"] > 0.95
-
-
 def test_what_is_no_language_is_not_guessed() -> None:
     """Numbers, links and names of users have none."""
     codes = detect_languages(["A12", "B-77", "x1 42", "https://example.com/der/die/das"])
@@ -62,16 +53,6 @@ def test_what_is_no_language_is_not_guessed() -> None:
     assert not unpronounced.is_clear
     assert detect_languages(["123", "!?"]).texts == 0
     assert detect_languages([]).shares == {}
-
-
-def test_the_sample_is_the_seeds() -> None:
-    rows = np.arange(10, 5_000)
-    sample = sample_rows(rows, 1)
-    assert sample.tolist() == sorted(set(sample_rows(rows, 1).tolist()))
-    assert len(sample) == 1_000
-    assert sample.min() >= 10
-    assert sample.tolist() != sample_rows(rows, 2).tolist()
-    assert sample_rows(rows[:7], 1).tolist() == rows[:7].tolist()
 
 
 def test_texts_in_a_new_language_are_noted() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classify.data.long_texts import MAX_CHUNKS, POLICIES
-from classify.data.tokenize import Segment, Template, Tokens
+from classify.data.tokenize import MAX_CHUNKS, POLICIES, Segment, Template, Tokens
 
 LENGTHS = [0, 1, 7, 8, 9, 15, 16, 40, 8 * MAX_CHUNKS - 20, 8 * MAX_CHUNKS, 500]
 ROOM = 8

@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from classify.errors import InputError
-from classify.tables.decide import QuestionError
 from classify.tables.profile import SURE, measure_told
 from classify.tables.read import read_table
-from classify.tables.roles import find_columns, find_text_columns
-from classify.tables.texts import TextColumns
+from classify.tables.roles import TextColumns, find_columns, find_text_columns
+from classify.tables.source import QuestionError
 from tests.support import corpus
 from tests.support.tiny import table_rows
 
@@ -89,10 +88,10 @@ def test_columns_of_0_and_1_are_labels_where_each_is_told(tmp_path: Path) -> Non
 def test_faults_of_flags_come_together(tmp_path: Path) -> None:
     table = read_table(write(tmp_path, {"text": TEXTS, "label": LABELS}))
     with pytest.raises(InputError) as caught:
-        find_columns(table, "body", "Label", "label")
-    missing, twice = caught.value.faults
-    assert missing.startswith("--text-column body: ")
-    assert "flags name the column 'label'" in twice
+        find_columns(table, "body", "topic")
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["--text-column body", "--label-column topic"]
+    with pytest.raises(InputError, match=r"flags name the column 'label' .* twice"):
+        find_columns(table, "text", "Label", "label")
 
 
 def test_the_text_column_of_a_table_to_predict(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from classify.config.schema import DataConfig
-from classify.data import split_record
 from classify.data.reading import read_tables
+from classify.data.split_record import SplitRecord, write_record
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
@@ -132,15 +131,14 @@ def test_rows_that_a_cap_left_out_are_recorded_as_unused(tmp_path: Path) -> None
     splits = load(path, max_train_samples=20)
     earlier = recorded(tmp_path / "run", splits)
     hashes = splits.train.table.text_hashes("text")
-    trained, num_folds = split_record.find_trained(earlier, hashes)
-    assert (trained.sum(), num_folds) == (20, 0)
+    assert SplitRecord.read(earlier).find_trained(hashes).sum() == 20
     assert texts_of(load(path, seed=1, split_like=earlier)) == texts_of(load(path))
 
 
 def recorded(folder: Path, splits: Splits) -> str:
     folder.mkdir()
     assert splits.assignment is not None
-    split_record.write_record(folder, splits.train.table.text_hashes("text"), splits.assignment)
+    write_record(folder, splits.train.table.text_hashes("text"), splits.assignment)
     return str(folder)
 
 
@@ -151,7 +149,7 @@ def test_a_text_in_two_splits_is_recorded_as_trained_on(tmp_path: Path) -> None:
     splits = load(write(tmp_path / "a.csv", rows, "text,label,split"))
     hashes = splits.train.table.text_hashes("text")
     trained = hashes[splits.train.rows]
-    assert split_record.find_trained(recorded(tmp_path / "run", splits), trained)[0].all()
+    assert SplitRecord.read(recorded(tmp_path / "run", splits)).find_trained(trained).all()
 
 
 def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
@@ -167,9 +165,9 @@ def test_a_table_with_more_rows_is_divided_as_before(tmp_path: Path) -> None:
     for name, texts in texts_of(before).items():
         assert texts <= parts[name]
     assert [len(parts[name]) for name in SPLITS] == pytest.approx([240, 30, 30], abs=2)
-    assert "200 of 200 rows of" in decisions_of(again)[-1].why
+    assert "; 200 rows keep the split of" in decisions_of(again)[-1].why
     without = load(tmp_path / "b.csv", split_like=earlier, test_data=str(tmp_path / "a.csv"))
-    assert "180 of 200 rows of" in decisions_of(without)[-1].why
+    assert "; 180 rows keep the split of" in decisions_of(without)[-1].why
 
 
 def test_a_record_that_is_not_there_or_damaged(tmp_path: Path) -> None:
@@ -197,18 +195,6 @@ def test_swapped_pairs_stay_in_one_part(tmp_path: Path, options: dict[str, int])
     assert splits.assignment is not None
     assert splits.assignment[:100].tolist() == splits.assignment[100:].tolist()
     assert ", swapped pairs in one split" in decisions_of(splits)[-1].why
-    alone = load(write(tmp_path / "b.csv", pairs, "sentence1,sentence2,label"))
-    assert "swapped pairs" not in decisions_of(alone)[-1].why
-
-
-# Groups.
-
-
-def test_the_shares_that_groups_allow_are_said(tmp_path: Path) -> None:
-    rows = [(f"text {i}", "ab"[i % 2], f"customer {i // 20}") for i in range(100)]
-    splits = load(write(tmp_path / "a.csv", rows, "text,label,who"), group_column="who")
-    assert decisions_of(splits)[-1].text == "train 60, validation 20, test 20"
-    assert decisions_of(splits)[-1].why.startswith("60/20/20 of ")
 
 
 # Classes without rows, and the cap on training rows.
@@ -314,14 +300,6 @@ def test_a_part_without_a_header_has_the_columns_of_the_others(tmp_path: Path) -
     assert splits.validation.texts("mail") == [f"other {i}" for i in range(12)]
 
 
-def test_the_parts_do_not_depend_on_rows_without_a_label(tmp_path: Path) -> None:
-    labelled = [(f"text {i}", "ab"[i % 2]) for i in range(100)]
-    parts = texts_of(load(write(tmp_path / "a.csv", labelled)))
-    mixed = [row for i, pair in enumerate(labelled) for row in ([(f"none {i}", ""), pair] if i % 3 else [pair])]
-    assert texts_of(load(write(tmp_path / "b.csv", mixed), drop_unlabelled=True)) == parts
-    assert np.bincount([len(texts) for texts in parts.values()])[10] == 2
-
-
 @pytest.mark.parametrize(
     ("labels", "test_labels", "options"),
     [
@@ -373,19 +351,19 @@ def side(i: int) -> str:
         ({"day": lambda i: ("12.2023", "1.2024")[i % 2]}, {"split_by_time": "day"}, "--time-format, e.g. %d.%m.%Y"),
         ({"day": lambda i: ("2024-01-01", "soon")[i % 2]}, {"split_by_time": "day"}, r"lines 3, 5, 7, 9, 11 .*'soon'"),
         ({"day": lambda i: ("nan", "7")[i % 2]}, {"split_by_time": "day"}, "'nan'"),
-        ({"day": lambda i: "2024-01-01"}, {"split_by_time": "day"}, "too few different times"),
+        ({"day": lambda i: "2024-01-01"}, {"split_by_time": "day"}, r"no row .* is left to train on \(by time"),
         ({"label": lambda i: "ab"[i // 15], "who": lambda i: i // 15}, {"group_column": "who"},
-         r"too few groups in column 'who' to split by: .* every class"),
+         "no row .* is left to validate on .*grouped by 'who'"),
         ({"label": lambda i: "" if i < 12 else "ab"[i % 2], "split": lambda i: "train" if i < 12 else "test"}, {},
-         "no row of the training split has a label"),
-        ({}, {"eval_data": "empty.csv"}, r"empty\.csv: no row has a label"),
-        ({"split": side, "who": lambda i: i % 9}, {"group_column": "who"}, "column 'split' defines the splits"),
-        ({"day": day}, {"split_by_time": "day", "eval_data": "a.csv"}, "give one of them"),
-        ({"day": day}, {"split_by_time": "day", "split_like": "runs/a"}, "drop one of them"),
-        ({"day": day, "split": side}, {"split_column": "split", "group_column": "day"}, "drop one of them"),
-        ({"day": day, "split": side}, {"split_column": "split", "split_by_time": "day"}, "give one of them"),
+         "no row .* is left to train on"),
+        ({}, {"eval_data": "empty.csv"}, r"empty\.csv: no row .* is left to validate on"),
+        ({"split": side, "who": lambda i: i % 9}, {"group_column": "who"}, "defines the splits, so"),
+        ({"day": day}, {"split_by_time": "day", "eval_data": "a.csv"}, "defines the splits, so"),
+        ({"day": day}, {"split_by_time": "day", "split_like": "runs/a"}, "defines the splits, so"),
+        ({"day": day, "split": side}, {"split_column": "split", "group_column": "day"}, "defines the splits, so"),
+        ({"day": day, "split": side}, {"split_column": "split", "split_by_time": "day"}, "defines the splits, so"),
         ({"split": side}, {"test_data": "a.csv"}, "or give --split-column none"),
-        ({}, {"eval_data": "a.csv", "split_like": "runs/a"}, "drop one of them"),
+        ({}, {"eval_data": "a.csv", "split_like": "runs/a"}, "defines the splits, so"),
         ({}, {"label_names": "a=x,a=y"}, "names a label twice"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from classify.tables.text_hashes import text_hashes
+from classify.tables.table import text_hashes
 
 
 @pytest.mark.parametrize(

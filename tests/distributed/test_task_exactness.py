@@ -11,8 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from classify.config.schema import TrainingConfig
-from classify.data.long_texts import POLICIES
-from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
+from classify.data.tokenize import POLICIES, TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.sharding import gather_full
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits

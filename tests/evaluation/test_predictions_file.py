@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from classify.evaluation.predictions_file import read_predictions, write_predictions
-from classify.tables.options import ReadOptions
 from classify.tables.read import read_table
+from classify.tables.source import ReadOptions
 from classify.tables.table import Table
 from classify.tasks import single_label
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from classify.cli import main
-from classify.data.split_record import find_trained
+from classify.data.split_record import SplitRecord
 from classify.evaluation.scored_rows import SignTest
 from classify.report.comparison import ComparedRun, Comparison, verdict
 from classify.report.page import write_report
@@ -72,7 +72,7 @@ def test_scores_of_rows_that_were_trained_on_are_called_too_high(trained: Path, 
     """Where all were; else the report is about the others alone."""
     table = Path(read_json(trained / "run.json")["data"]["path"])
     lines = table.read_text().splitlines()
-    known = find_trained(str(trained), read_table(str(table)).text_hashes("text"))[0].tolist()
+    known = SplitRecord.find(str(trained)).find_trained(read_table(str(table)).text_hashes("text")).tolist()
     for name, chosen in {"seen": known, "all": [True] * len(known)}.items():
         kept = [line for line, is_chosen in zip(lines[1:], chosen, strict=True) if is_chosen]
         data, out = tmp_path / f"{name}.csv", tmp_path / name
