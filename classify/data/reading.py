@@ -57,8 +57,9 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     # A column with another meaning is neither text nor label, unless a flag names it.
     others = {config.group_column, config.split_by_time, None if split is None else split.name}
     others -= {config.text_column, config.text_pair_column, config.label_column}
+    searched = [name for name in table.columns if name not in others]
     columns = find_columns(
-        table if len(set(table.columns) - others) < 2 else table.drop(others),
+        table if len(searched) < 2 else table.with_arrow(table.arrow.select(searched)),
         config.text_column,
         config.label_column,
         config.text_pair_column,

@@ -278,13 +278,12 @@ def _find_groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
 
 def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:
     """The rows without a label of each table, by the name of the file for their predictions."""
-    splits: dict[str, Split] = {}
+    column, splits = tables.columns.label, dict[str, Split]()
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
         if table is not None:
-            column = tables.columns.label
-            rows = np.flatnonzero(~encoder.labelled(table, column) & ~mark_outside(table, column, encoder.classes))
-            if len(rows):
-                splits[f"unlabelled{name}.csv"] = _without_targets(table, rows)
+            known = encoder.labelled(table, column) | mark_outside(table, column, encoder.classes)
+            if not known.all():
+                splits[f"unlabelled{name}.csv"] = _without_targets(table, np.flatnonzero(~known))
     return splits
 
 

@@ -55,7 +55,7 @@ def write_suspects(
     with atomic_write(path) as file:
         stream = CSVStream(file, [_COLUMNS[0], *ids, *_COLUMNS[1:]], for_excel=for_excel)
         for row, suggested in zip(suspects.rows.tolist(), suspects.suggested.tolist(), strict=True):
-            which = [table.place_of(int(rows[row])), *(cells[name][row] for name in ids), ""]
+            which = [str(table.places[rows[row]]), *(cells[name][row] for name in ids), ""]
             numbers = (probabilities[row, targets[row]], probabilities[row, suggested])
             label = ways[suggested].most_common(1)[0][0]
             stream.write([[*which, labels[row], label, *(f"{p:.4f}" for p in numbers), cells[columns[0]][row]]])
@@ -79,7 +79,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[s
         )
     shown = suspects.column(_COLUMNS[-1]) if _COLUMNS[-1] in suspects.columns else [""] * len(suspects)
     texts, labels = table.column(columns[0]), table.column(columns[1])
-    classes, places = set(labels), {table.place_of(row): row for row in range(len(table))}
+    classes, places = set(labels), {str(place): row for row, place in enumerate(table.places)}
     cells = [suspects.column(name) for name in (_COLUMNS[0], *_COLUMNS[2:4])]
     for number in accepted:
         row, before, after = (unescape_formula(column[number]) for column in cells)

@@ -34,15 +34,11 @@ class _Sheet:
     first: int
 
     @property
-    def columns(self) -> list[Profile]:
-        sample = self.rows[: SAMPLE + 1]
-        columns = zip(*sample, strict=True)
-        return [Profile(cells[0], len(sample) - 1, list(filter(None, map(str.strip, cells[1:])))) for cells in columns]
-
-    @property
     def is_table(self) -> bool:
-        columns = [column for column in self.columns if column.values]
-        return len(columns) > 1 and any(column.reads_like_text for column in columns)
+        """Whether there are two columns below the first row, and one of them reads like texts."""
+        cells = zip(*self.rows[1 : SAMPLE + 1], strict=True)
+        columns = [Profile("", 0, list(filter(None, map(str.strip, column)))) for column in cells]
+        return sum(bool(column.values) for column in columns) > 1 and any(column.reads_like_text for column in columns)
 
 
 def read(source: Source, options: ReadOptions) -> Table:

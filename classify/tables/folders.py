@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 
 from classify.errors import InputError, disk_refusal, list_some
@@ -46,21 +45,20 @@ def read_several(names: Sequence[str], path: str, flag: str, options: ReadOption
         findings.append(
             note(f"left out, since {first.path} does not have them: columns {list_some(list(added), show=repr)}")
         )
-    arrow = pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])
-    places = [place for table in tables for place in table.places]
+    places: list[str] = []
+    for table in tables:
+        where = "" if table.unit == "file" else f"{table.path} {table.unit} "
+        places += [f"{where}{place}" for place in table.places]
     return replace(
-        first,
+        first.with_arrow(pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])),
         path=path,
         sha256=hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest(),
-        arrow=arrow,
         form=f"{len(tables)} files: {first.form}",
-        places=np.array(places, dtype=np.int64) if first.unit != "file" else places,
+        places=places,
+        unit="file",
         skipped=sum(table.skipped for table in tables),
         findings=tuple(findings),
-        files=tuple((table.path, len(table)) for table in tables),
         original=None,
-        _hashes={},
-        _encoded={},
     )
 
 

@@ -17,6 +17,7 @@ from classify.tables.table import Table, to_arrow
 from classify.tables.text import find_encoding
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
+Records = Sequence[Mapping[str, Any]]
 _OBJECT_OR_LIST = re.compile(r"\s*(\{\s*(\"|\})|\[\s*(\{|\]))")
 _EXPECTED = "expected a list of objects, an object per line, or an object of columns"
 
@@ -31,12 +32,17 @@ def claims(source: Source) -> bool:
 
 def read(source: Source, options: ReadOptions) -> Table:
     """Read the records. Raises InputError with the lines that are no objects."""
-    records, table = _read(source, options)
-    del records
-    return replace(table, original=lambda: _read(source, options)[0])
+    records, form, places, bad = _read(source, options)
+    unit = "record" if places is None else "line"
+    places = list(range(1, len(records) + 1)) if places is None else places
+    table = from_records(records, source.path, source.sha256, form, np.array(places, dtype=np.int64), unit)
+    if bad:
+        table = table.add_note(f"{len(bad)} lines skipped that are no objects: {list_some(bad)}")
+    return replace(table, skipped=len(bad), original=lambda: _read(source, options)[0])
 
 
-def _read(source: Source, options: ReadOptions) -> tuple[Sequence[Mapping[str, Any]], Table]:
+def _read(source: Source, options: ReadOptions) -> tuple[Records, str, list[int] | None, list[int]]:
+    """The records and their form; of a file with one in each line the numbers of the lines, and of those without."""
     encoding = find_encoding(source.head, options, source.path)
     with source.open() as stream:
         data = stream.read()
@@ -44,52 +50,42 @@ def _read(source: Source, options: ReadOptions) -> tuple[Sequence[Mapping[str, A
         text = data.decode(encoding.name).lstrip("\ufeff")
     except UnicodeError as error:
         raise encoding.refuse(source.path, error) from None
-    lines = {number: line for number, line in enumerate(text.split("\n"), start=1) if line.strip()}
-    objects = _read_lines(lines)
-    if objects is None:
-        records, form = _find_records(_parse(text, source.path), source.path)
-        places = np.arange(1, len(records) + 1, dtype=np.int64)
-        return records, from_records(records, source.path, source.sha256, form, places, "record")
-    bad = [number for number in lines if number not in objects]
+    objects, bad = dict[int, Mapping[str, Any]](), list[int]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        record = _parse(line)
+        if isinstance(record, dict):
+            objects[number] = record
+        elif objects:
+            bad.append(number)
+        else:
+            break
+    if len(objects) < max(2, len(bad)):  # not a file of objects, one in each line
+        try:
+            return *_find_records(json.loads(text), source.path), None, []
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{source.path}: not JSON ({error}); {_EXPECTED}. Objects may not have commas between their lines, nor "
+                "be printed over several lines one after another."
+            ) from None
     if bad and not options.skips_bad_rows:
         raise InputError(
             f"{source.path}: expected one JSON object per line. Got something else in line {list_some(bad)}. Mend it, "
             "or skip these lines with --on-bad-rows skip."
         )
-    places, records = np.array(list(objects), dtype=np.int64), list(objects.values())
-    table = from_records(records, source.path, source.sha256, "JSON Lines", places, "line")
-    if bad:
-        table = table.add_note(f"{len(bad)} lines skipped that are no objects: {list_some(bad)}")
-    return records, replace(table, skipped=len(bad))
+    return list(objects.values()), "JSON Lines", list(objects), bad
 
 
-def _read_lines(lines: Mapping[int, str]) -> dict[int, Mapping[str, Any]] | None:
-    """The objects in the lines of a file, by number; None where it is no file of objects, one in each line."""
-    objects: dict[int, Mapping[str, Any]] = {}
-    for number, line in lines.items():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if isinstance(record, dict):
-            objects[number] = record
-        elif not objects:
-            return None
-    return objects if len(objects) > 1 and 2 * len(objects) >= len(lines) else None
-
-
-def _parse(text: str, path: str) -> Any:
+def _parse(line: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not JSON ({error}); {_EXPECTED}. Objects may not have commas between their lines, nor be printed "
-            "over several lines one after another."
-        ) from None
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
-def _find_records(content: Any, path: str) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """The records of a whole file, and its form. Raises InputError where it holds none, or several lists of them."""
+def _find_records(content: Any, path: str) -> tuple[Records, str]:
+    """The records of a whole file, and its form. Raises InputError where it holds none."""
     if _are_records(content):
         return content, "JSON"
     if isinstance(content, dict):
@@ -108,9 +104,7 @@ def _are_records(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(record, dict) for record in value)
 
 
-def from_records(
-    records: Sequence[Mapping[str, Any]], path: str, sha256: str, form: str, places: Any, unit: str
-) -> Table:
+def from_records(records: Records, path: str, sha256: str, form: str, places: Any, unit: str) -> Table:
     """A table of objects: missing keys are empty cells, and nested ones are joined by dots."""
     names = dict.fromkeys(name for record in records for name in record)
     if not names:

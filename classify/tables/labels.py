@@ -311,8 +311,7 @@ def find_odd_row(table: Table, texts: str, label: str, classes: ClassNames, kept
     for row, cell, text in zip(rows.tolist(), table.take(label, rows), table.take(texts, rows), strict=True):
         name = classes.of(cell)
         if name is not None and counts[name] == 1 and name not in kept and len(text) < least:
-            place = table.place_of(row) if table.files else f"{table.unit} {table.place_of(row)}"
-            shown = f"{text[:EXCERPT]!r} with the label {cell[:EXCERPT]!r} ({place})"
+            shown = f"{text[:EXCERPT]!r} with the label {cell[:EXCERPT]!r} ({table.unit} {table.places[row]})"
             keep = f"--label-names {shlex.quote(f'{cell}={cell}')} to keep it"
             drop = f"--unlabelled-value={shlex.quote(cell)} to leave it out"
             return Question(f"is {shown} a row of the table", (), (drop, keep))

@@ -338,7 +338,9 @@ def find_column(table: Table, name: str) -> str | None:
 
 def rename_alike(table: Table, columns: Sequence[str]) -> Table:
     new = {found: name for name in columns if (found := find_column(table, name)) is not None and found != name}
-    return table.rename([new.get(column, column) for column in table.columns]) if new and table.has_names else table
+    if not new or not table.has_names:
+        return table
+    return table.with_arrow(table.arrow.rename_columns([new.get(column, column) for column in table.columns]))
 
 
 def require_columns(table: Table, flags: dict[str, str]) -> None:

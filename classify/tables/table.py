@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -32,11 +32,11 @@ class Table:
     """The rows of a path; every column is a column of strings, empty where the file has no value.
 
     `form` says how the file was read, `flag` overrides that, and `reading` holds it for later tables of the same kind.
-    `places` (rows,) are line numbers, numbers of a sheet's rows or names of files, as `unit` says. Without `has_names`
-    the file has no header: columns are numbered, or named as in a related table. `skipped` rows could not be read.
-    `derived` columns were computed from others and are not among `columns`. `files` are the paths and row counts of
-    several that were joined. `sha256` is the file's. `original` is what a writer adds columns to: JSON records,
-    an Arrow table with its types, or a workbook.
+    `places` (rows,) are line numbers, numbers of a sheet's rows or, where `unit` is "file", names of files, or of a
+    line in one of several. Without `has_names` the file has no header: columns are numbered, or named as in a related
+    table. `skipped` rows could not be read. `derived` columns were computed from others and are not among `columns`.
+    `sha256` is the file's. `original` is what a writer adds columns to: JSON records, an Arrow table with its types, or
+    a workbook.
     """
 
     path: str
@@ -51,7 +51,6 @@ class Table:
     skipped: int = 0
     findings: tuple[Finding, ...] = ()
     derived: frozenset[str] = frozenset()
-    files: tuple[tuple[str, int], ...] = ()
     original: Callable[[], Any] | None = None
     _hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
     _encoded: dict[str, tuple[list[str], npt.NDArray[np.int64]]] = field(
@@ -126,33 +125,17 @@ class Table:
     def add_note(self, text: str) -> Self:
         return replace(self, findings=(*self.findings, note(text, self.path)))
 
-    def drop(self, names: Collection[str | None]) -> Self:
-        return self._with(self.arrow.select([name for name in self.columns if name not in names]))
-
-    def rename(self, names: Sequence[str]) -> Self:
-        return self._with(self.arrow.rename_columns(list(names)))
-
     def with_derived(self, name: str, values: Iterable[str]) -> Self:
         return replace(self, arrow=self.arrow.append_column(name, to_arrow(values)), derived=self.derived | {name})
 
-    def _with(self, arrow: pyarrow.Table) -> Self:
+    def with_arrow(self, arrow: pyarrow.Table) -> Self:
         return replace(self, arrow=arrow, _hashes={}, _encoded={})
 
     def describe_rows(self, rows: Iterable[int]) -> str:
         """The places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""
         listed = list(rows)
-        shown = [self.place_of(row) for row in listed[:SHOWN]]
-        unit = "" if self.files or self.unit == "file" else f"{self.path} {self.unit}{'s' * (len(listed) > 1)} "
-        return f"{unit}{list_some(shown, len(listed))}"
-
-    def place_of(self, row: int) -> str:
-        """The place of a row; of joined files with the file's name."""
-        start = 0
-        for path, count in self.files:
-            if row < start + count:
-                return f"{path} {self.unit} {self.places[row]}" if self.unit != "file" else str(self.places[row])
-            start += count
-        return str(self.places[row])
+        unit = "" if self.unit == "file" else f"{self.path} {self.unit}{'s' * (len(listed) > 1)} "
+        return f"{unit}{list_some([self.places[row] for row in listed[:SHOWN]], len(listed))}"
 
 
 def to_arrow(values: Iterable[str]) -> pyarrow.ChunkedArray:
