@@ -83,7 +83,8 @@ def detect_languages(texts: Iterable[str]) -> Languages:
         letters = [character for character in words if character.isalpha()]
         if not letters:
             continue
-        if not _is_latin(letters):  # certainly not English, whichever language of that script it is
+        latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
+        if 2 * latin < len(letters):  # certainly not English, whichever language of that script it is
             counts[_identify(words, least=0.0)] += 1
         elif len(letters) >= _LETTERS and (code := _identify(words)) != UNKNOWN:
             counts[code] += 1
@@ -119,7 +120,3 @@ def _identifier() -> Any:
 def _identify(words: str, least: float = _CERTAIN) -> str:
     code, probability = _identifier().classify(words)
     return str(code) if probability >= least and code != _NO_LANGUAGE else UNKNOWN
-
-
-def _is_latin(letters: list[str]) -> bool:
-    return 2 * sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters) >= len(letters)

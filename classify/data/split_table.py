@@ -187,9 +187,7 @@ def _read_times(table: Table, column: str, rows: Rows, form: str | None) -> npt.
     times = {text: _parse_time(text, form) for text in set(texts)}
     wrong = [place for place, text in enumerate(texts) if times[text] is None]
     if wrong:
-        expected = (
-            "a time such as 2024-12-31 or 2024-12-31 18:30:00; name another format with --time-format, e.g. %d.%m.%Y"
-        )
+        expected = "a time such as 2024-12-31 18:30:00; name another format with --time-format, e.g. %d.%m.%Y"
         if form is not None:
             expected = f"a time of the format {form!r} (--time-format)"
         raise InputError(

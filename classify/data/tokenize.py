@@ -251,12 +251,9 @@ def _truncate_pair(first: Ids, second: Ids, room: int) -> Ids:
     As the strategy `longest_first` of the library tokenizers, which gives an odd token to the longer text, of equals to
     the second.
     """
-    short, long = np.minimum(first, second), np.maximum(first, second)
-    fits = first + second <= room
-    kept_short = np.where(fits, short, np.where(2 * short <= room, short, room // 2))
-    kept_long = np.where(fits, long, room - kept_short)
-    swapped = first > second
-    return np.stack([np.where(swapped, kept_long, kept_short), np.where(swapped, kept_short, kept_long)])
+    kept_short = np.minimum(np.minimum(first, second), room // 2)
+    kept_long = np.minimum(np.maximum(first, second), room - kept_short)
+    return np.where(first > second, [kept_long, kept_short], [kept_short, kept_long])
 
 
 def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:

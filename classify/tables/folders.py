@@ -100,12 +100,7 @@ def read_documents(source: Source, options: ReadOptions) -> Table:
     files = _documents(folder)
     contents = [file.read_bytes() for file in files]
     encoding = find_encoding(b"\n".join(contents), options, source.path)
-    texts = []
-    for file, content in zip(files, contents, strict=True):
-        try:
-            texts.append(content.decode(encoding.name).strip("\ufeff"))
-        except UnicodeError as error:
-            raise encoding.refuse(str(file), error) from None
+    texts = [encoding.decode(content, str(file)) for file, content in zip(files, contents, strict=True)]
     labels, names = [file.parent.name for file in files], [str(file.relative_to(folder)) for file in files]
     columns = {"text": to_arrow(texts), "label": to_arrow(labels), "file": to_arrow(names)}
     digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents)).hexdigest()

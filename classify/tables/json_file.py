@@ -45,11 +45,7 @@ def _read(source: Source, options: ReadOptions) -> tuple[Records, str, list[int]
     """The records and their form; of a file with one in each line the numbers of the lines, and of those without."""
     encoding = find_encoding(source.head, options, source.path)
     with source.open() as stream:
-        data = stream.read()
-    try:
-        text = data.decode(encoding.name).lstrip("\ufeff")
-    except UnicodeError as error:
-        raise encoding.refuse(source.path, error) from None
+        text = encoding.decode(stream.read(), source.path)
     objects, bad = dict[int, Mapping[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

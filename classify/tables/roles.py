@@ -17,7 +17,7 @@ import numpy as np
 from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import rules
-from classify.tables.profile import MOST, SURE, Profile, measure_told, parse_number, profile, sample_rows
+from classify.tables.profile import MOST, SURE, Profile, measure_told, profile, sample_rows
 from classify.tables.rules import normalize_name
 from classify.tables.source import Question, QuestionError
 from classify.tables.split_column import SplitColumn
@@ -195,14 +195,9 @@ class _Search:
             if first in by_key and second in by_key and self.given_pair in (None, by_key[second]):
                 return _Choice((by_key[first],), "named as a pair", by_key[second])
         named = [name for name in usable if rules.is_named(name, "text")]
-        short = [name for name, column in usable.items() if column.distinct >= 0.5 and column.filled >= _FEWEST_FILLED]
-        for names, why in (
-            (named, _NAMED),
-            (self.long_texts, "the only column that reads like texts"),
-            (short, "the only column whose values mostly differ"),
-        ):
-            if names:
-                return _Choice((names[0],), why) if len(names) == 1 else self._ask_texts(names)
+        if names := named or self.long_texts:
+            why = _NAMED if named else "the only column that reads like texts"
+            return _Choice((names[0],), why) if len(names) == 1 else self._ask_texts(names)
         return self._ask_texts([name for name, column in self.free.items() if not column.recurs] or list(self.free))
 
     def _ask_texts(self, names: Sequence[str]) -> Question:
@@ -252,13 +247,8 @@ class _Search:
         return min(len(values) - values.count(values[0]), values.count(values[0]))
 
     def _measure_told(self, name: str, texts: Sequence[str]) -> float:
-        """How surely the texts tell a column's values; of scores, which half they are in."""
         rows = sample_rows(len(self.table))
         cells = [cell.strip() for cell in self.table.take(name, rows)]
-        if self.free[name].is_score:
-            numbers = [parse_number(cell) for cell in cells]
-            middle = np.median([number for number in numbers if number is not None])
-            cells = ["" if number is None else str(number > middle) for number in numbers]
         kept = [place for place, cell in enumerate(cells) if cell and cell != self.unlabelled]
         columns = [self.table.take(text, rows) for text in texts]
         return measure_told(

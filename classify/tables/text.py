@@ -56,6 +56,13 @@ class Encoding:
     def shown(self) -> str:
         return _SHOWN.get(self.name, self.name)
 
+    def decode(self, data: bytes, path: str) -> str:
+        """The text of a file without its mark. Raises InputError where it is not in this encoding."""
+        try:
+            return data.decode(self.name).lstrip("\ufeff")
+        except UnicodeError as error:
+            raise self.refuse(path, error) from None
+
     def refuse(self, path: str, error: UnicodeError) -> InputError:
         reason = str(error).splitlines()[0]
         return InputError(f"{path}: not {self.shown} ({reason}); name its encoding with --encoding.")

@@ -80,28 +80,6 @@ def test_a_class_with_one_row_stays_in_train(grouped: bool) -> None:
         assert set(labels[parts.train]) == set(range(31))
 
 
-def test_the_only_row_of_a_class_may_be_a_copy_of_another_classes_text() -> None:
-    texts = [str(i) for i in range(100)] + ["0"]
-    labels = np.array([i % 2 for i in range(100)] + [2])
-    for seed in range(200):
-        parts = split_rows(texts, labels, seed=seed)
-        assert set(labels[parts.train]) == {0, 1, 2}
-        assert len(parts.train) + len(parts.eval) + len(parts.test) == 101
-
-
-def test_classes_too_small_for_both_parts_are_in_one() -> None:
-    labels = np.repeat(np.arange(100), 5)
-    parts = split_rows([str(i) for i in range(500)], labels, seed=42)
-    assert len(parts.eval) == len(parts.test) == 50
-    assert set(labels[parts.eval]) | set(labels[parts.test]) == set(range(100))
-
-
-@pytest.mark.parametrize("count", [10, 11, 12, 19])
-def test_small_tables_have_a_row_in_each_part(count: int) -> None:
-    parts = split_rows([str(i) for i in range(count)], np.arange(count) % 2, seed=0)
-    assert min(len(parts.train), len(parts.eval), len(parts.test)) >= 1
-
-
 @pytest.mark.parametrize(("limit", "classes"), [(100, 5), (20, 5), (5, 5), (3, 3)])
 def test_cap_keeps_the_mix_and_each_class_where_it_fits(limit: int, classes: int) -> None:
     labels = make_labels(1000)
