@@ -11,8 +11,8 @@ from classify.tables.folders import find_splits
 from classify.tables.labels import join_labels
 from classify.tables.read import SUFFIXES, read_table
 from classify.tables.roles import Columns, find_columns, rename_alike, require_columns, require_named_column
+from classify.tables.rules import NO_COLUMN, SplitColumn, find_split_column, require_splits
 from classify.tables.source import ReadOptions
-from classify.tables.split_column import NO_COLUMN, SplitColumn, find_split_column, require_splits
 from classify.tables.table import Table
 
 FLAGS = ("--data", "--eval-data", "--test-data")

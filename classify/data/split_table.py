@@ -18,8 +18,7 @@ from classify.errors import SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.profile import parse_number
 from classify.tables.roles import note_empty_texts
-from classify.tables.rules import SPLITS
-from classify.tables.split_column import NO_COLUMN
+from classify.tables.rules import NO_COLUMN, SPLITS
 from classify.tables.table import EMPTY, Table
 
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
@@ -313,10 +312,10 @@ def _without_targets(table: Table, rows: Rows) -> Split:
 
 def _too_few(tables: InputTables, train: Split, assigned: _Assignment) -> InputError:
     path = tables.train.path if tables.eval is None or not len(train) else tables.eval.path
+    ways = BY_SEED if tables.columns.split is None else f"--split-column {NO_COLUMN}"
     return InputError(
         f"{path}: no row with a label is left to {'validate' if len(train) else 'train'} on ({assigned.how}). Too few "
-        f"rows, different texts, times or groups: add some, or split in another way, e.g. by {BY_SEED} or "
-        f"--split-column {NO_COLUMN}."
+        f"rows, different texts, times or groups: add some, or split in another way ({ways})."
     )
 
 

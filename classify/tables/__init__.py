@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         roles as roles,
         rules as rules,
         source as source,
-        split_column as split_column,
         table as table,
         text as text,
         writers as writers,

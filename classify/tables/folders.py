@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 
-from classify.errors import InputError, disk_refusal, list_some
-from classify.findings import note
+from classify.errors import InputError, disk_refusal
 from classify.tables.arrow_file import from_arrow
 from classify.tables.rules import SPLITS, find_split
 from classify.tables.source import ReadOptions, Source
@@ -23,43 +21,6 @@ _HUB = "hub:"
 _HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/[\w.-]+)?)(:(?P<config>[\w.+-]+))?(\[(?P<split>\w+)\])?")
 # Folders of documents without a label, as in the movie reviews of Maas et al., 2011.
 _UNLABELLED = ("unsup", "unlabeled", "unlabelled")
-
-Reader = Callable[[str, str, ReadOptions], Table]
-
-
-def read_several(names: Sequence[str], path: str, flag: str, options: ReadOptions, read: Reader) -> Table:
-    """Read files as one table, columns matched by name. Raises InputError where one lacks a column of the first."""
-    first = read(names[0], flag, options)
-    options = replace(options, columns=tuple(first.columns)) if first.has_names else options
-    tables = [first, *(read(name, flag, options) for name in names[1:])]
-    findings, added = [finding for table in tables for finding in table.findings], dict[str, None]()
-    for table in tables[1:]:
-        lacked = [name for name in first.columns if not table.has_column(name)]
-        if lacked:
-            raise InputError(
-                f"{path}: {table.path} has no column {lacked[0]!r}, which {first.path} has; it has: "
-                f"{list_some(table.columns, show=repr)}. Rename its columns, or put the table with fewer columns first."
-            )
-        added |= dict.fromkeys(name for name in table.columns if not first.has_column(name))
-    if added:
-        findings.append(
-            note(f"left out, since {first.path} does not have them: columns {list_some(list(added), show=repr)}")
-        )
-    places: list[str] = []
-    for table in tables:
-        where = "" if table.unit == "file" else f"{table.path} {table.unit} "
-        places += [f"{where}{place}" for place in table.places]
-    return replace(
-        first.with_arrow(pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])),
-        path=path,
-        sha256=hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest(),
-        form=f"{len(tables)} files: {first.form}",
-        places=places,
-        unit="file",
-        skipped=sum(table.skipped for table in tables),
-        findings=tuple(findings),
-        original=None,
-    )
 
 
 def find_splits(path: str, flag: str, suffixes: Sequence[str]) -> dict[str, str]:

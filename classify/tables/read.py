@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow
+
 from classify.errors import InputError, list_some
+from classify.findings import note
 from classify.tables import arrow_file, csv_file, excel, folders, json_file
 from classify.tables.source import ReadOptions, Source, list_files
 from classify.tables.table import Table
@@ -32,7 +36,7 @@ def read_table(path: str, flag: str = "--data", options: ReadOptions = ReadOptio
     names = list_files(path)
     if names == [path]:
         return _read_one(path, flag, options)
-    return folders.read_several(names, path, flag, options, _read_one)
+    return _read_several(names, path, flag, options)
 
 
 def _read_one(path: str, flag: str, options: ReadOptions) -> Table:
@@ -51,6 +55,41 @@ def _read_one(path: str, flag: str, options: ReadOptions) -> Table:
     if not table.columns:
         raise InputError(f"{path}: no column with values.")
     return table
+
+
+def _read_several(names: Sequence[str], path: str, flag: str, options: ReadOptions) -> Table:
+    """Read files as one table, columns matched by name. Raises InputError where one lacks a column of the first."""
+    first = _read_one(names[0], flag, options)
+    options = replace(options, columns=tuple(first.columns)) if first.has_names else options
+    tables = [first, *(_read_one(name, flag, options) for name in names[1:])]
+    findings, added = [finding for table in tables for finding in table.findings], dict[str, None]()
+    for table in tables[1:]:
+        lacked = [name for name in first.columns if not table.has_column(name)]
+        if lacked:
+            raise InputError(
+                f"{path}: {table.path} has no column {lacked[0]!r}, which {first.path} has; it has: "
+                f"{list_some(table.columns, show=repr)}. Rename its columns, or put the table with fewer columns first."
+            )
+        added |= dict.fromkeys(name for name in table.columns if not first.has_column(name))
+    if added:
+        findings.append(
+            note(f"left out, since {first.path} does not have them: columns {list_some(list(added), show=repr)}")
+        )
+    places: list[str] = []
+    for table in tables:
+        where = "" if table.unit == "file" else f"{table.path} {table.unit} "
+        places += [f"{where}{place}" for place in table.places]
+    return replace(
+        first.with_arrow(pyarrow.concat_tables([table.arrow.select(first.columns) for table in tables])),
+        path=path,
+        sha256=hashlib.sha256("".join(table.sha256 for table in tables).encode()).hexdigest(),
+        form=f"{len(tables)} files: {first.form}",
+        places=places,
+        unit="file",
+        skipped=sum(table.skipped for table in tables),
+        findings=tuple(findings),
+        original=None,
+    )
 
 
 def _refuse_folder(source: Source) -> NoReturn:

@@ -18,9 +18,8 @@ from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import rules
 from classify.tables.profile import MOST, SURE, Profile, measure_told, profile, sample_rows
-from classify.tables.rules import normalize_name
+from classify.tables.rules import SplitColumn, normalize_name
 from classify.tables.source import Question, QuestionError
-from classify.tables.split_column import SplitColumn
 from classify.tables.table import EMPTY, Table
 
 _LISTED = 20
@@ -296,26 +295,25 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     """
     if pair is not None and trained.pair is None:
         raise InputError("--text-pair-column: the model was trained on one text per row; drop the flag.")
-    fields, second = (
-        named_columns(table, text_column, "--text-column"),
-        named_columns(table, pair, "--text-pair-column"),
-    )
+    fields = named_columns(table, text_column, "--text-column")
     if not fields and len(trained.named) == 1 and len(table.columns) == 1:
         fields = table.columns
-    header = " If the first row is data, add --no-header." if table.has_names else ""
-    for names, wanted, flag in (
-        (fields, trained.fields, "--text-column"),
-        (second, [trained.pair] if trained.pair else [], "--text-pair-column"),
-    ):
-        for name in [] if names else wanted:
-            found = find_column(table, name)
-            if found is None:
-                raise InputError(
-                    f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name "
-                    f"it with {flag}.{header}"
-                )
-            names.append(found)
+    fields = fields or [_find_trained(table, name, "--text-column") for name in trained.fields]
+    second = named_columns(table, pair, "--text-pair-column")
+    if trained.pair is not None and not second:
+        second = [_find_trained(table, trained.pair, "--text-pair-column")]
     return TextColumns(tuple(fields), second[0] if second else None, trained.delimiter)
+
+
+def _find_trained(table: Table, name: str, flag: str) -> str:
+    found = find_column(table, name)
+    if found is None:
+        header = " If the first row is data, add --no-header." if table.has_names else ""
+        raise InputError(
+            f"{table.path}: no column {name!r}, which the model was trained on; it has: {_list(table)}. Name it with "
+            f"{flag}.{header}"
+        )
+    return found
 
 
 def find_column(table: Table, name: str) -> str | None:

@@ -1,15 +1,24 @@
-"""What names of columns say. The names are data, in names.toml; what cells say is measured in `profile`."""
+"""What names of columns and splits say. The names are data, in names.toml; what cells say is measured in `profile`."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from classify.tables.table import normalize_text
+from classify.errors import InputError, list_some
+from classify.tables.source import Question, QuestionError
+from classify.tables.table import Table, normalize_text
 
 SPLITS = ("train", "eval", "test")
+# Value of --split-column by which no column names splits.
+NO_COLUMN = "none"
+# A column with more different values holds something else than splits.
+_MOST_SPLITS = 10
+_TRAIN = SPLITS.index("train")
 # Spaces and invisible characters around a name, as web pages and spreadsheets leave them.
 _INVISIBLE = " \t\r\n\u00a0\u200b\ufeff"
 _HEADER_ROLES = ("text", "title", "label", "group", "id", "split")
@@ -58,3 +67,56 @@ def find_split(name: str) -> int | None:
 def is_split_word(value: str) -> bool:
     """Whether a value is the name of a split, of two words at most, such as private_test."""
     return 0 < len(re.findall(r"[^\W_]+", value)) <= 2 and find_split(value) is not None
+
+
+@dataclass(frozen=True)
+class SplitColumn:
+    """A column, and the split that each of its values means, as an index into `SPLITS`; None for no split."""
+
+    name: str
+    meaning: Mapping[str, int | None]
+
+    @property
+    def is_complete(self) -> bool:
+        splits = set(self.meaning.values())
+        return None not in splits and _TRAIN in splits and len(splits) > 1
+
+    def values_of(self, split: int) -> list[str]:
+        return [value for value, meant in self.meaning.items() if meant == split]
+
+
+def require_splits(table: Table, column: str) -> SplitColumn:
+    """The column of splits that a flag names. Raises InputError where it holds something else."""
+    splits = _read_splits(table, column)
+    if not splits.is_complete:
+        unknown = [value for value, meant in splits.meaning.items() if meant is None]
+        expected = "rows to train on, and others to validate or test on"
+        if unknown:
+            expected = "names of splits such as train, validation, test in each row"
+        shown = list_some(unknown or list(splits.meaning), show=repr)
+        raise InputError(f"--split-column {column}: expected {expected} of {table.path}. Got {shown} instead.")
+    return splits
+
+
+def find_split_column(table: Table, taken: Collection[str | None]) -> SplitColumn | None:
+    """The column whose values all are names of splits, beside at least two others; `taken` are named by flags.
+
+    Raises QuestionError where only some values of a column called split are.
+    """
+    for column in table.columns if len(table.columns) > 2 else ():
+        says_split = is_named(column, "split")
+        most = len(table) // 2 if says_split else _MOST_SPLITS
+        if column not in taken and len(table.dictionary_encode(column)[0]) <= most:
+            splits = _read_splits(table, column)
+            words = list(map(is_split_word, splits.meaning))
+            if splits.is_complete and all(words):
+                return splits
+            if says_split and any(words) and not all(words):
+                others = tuple(repr(value) for value, meant in splits.meaning.items() if meant is None)
+                flags = (f"--split-column {NO_COLUMN} to use none", "train, validation or test in all rows")
+                raise QuestionError(table.path, [Question(f"which split is meant in column {column!r}", others, flags)])
+    return None
+
+
+def _read_splits(table: Table, column: str) -> SplitColumn:
+    return SplitColumn(column, {value: find_split(value) for value in table.dictionary_encode(column)[0]})

@@ -16,7 +16,7 @@ from classify.data.split_record import SplitRecord
 from classify.errors import InputError, list_some
 from classify.evaluation.learning_curve import Curve
 from classify.files import read_json
-from classify.tables.split_column import NO_COLUMN
+from classify.tables.rules import NO_COLUMN
 from classify.tasks.registry import trained_task
 from classify.training.inputs import check
 from classify.training.run import train
