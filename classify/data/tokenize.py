@@ -9,7 +9,6 @@ prediction as in training: its name is kept in classify.json.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
@@ -372,32 +371,34 @@ def _describe_longer(tokens: Tokens, rows: Ids | None = None) -> tuple[int, str]
 
 
 def _encode(tokenizer: Any, texts: Texts) -> Iterator[token_cache.Arrays]:
-    """Yield the flat ids of each block of texts, and how many each text has."""
+    """Yield the flat ids of each block of texts, and how many each text has; the next block is tokenized meanwhile."""
     bar = progress_bar(len(texts), 0, "text", enabled=True, delayed=True)
-    encode = functools.partial(_encode_block, tokenizer, texts)
-    # The tokenizers library works without the GIL: meanwhile another thread makes arrays of its last block.
-    with bar, ThreadPoolExecutor(2 if hasattr(tokenizer, "backend_tokenizer") else 1) as pool:
-        for ids, sizes in pool.map(encode, range(0, len(texts), _BATCH)):
-            yield ids, sizes
-            bar.update(len(sizes))
+    # The tokenizers library works without the GIL.
+    with bar, ThreadPoolExecutor(1) as ahead:
+        blocks = (ahead.submit(_encode_block, tokenizer, texts, start) for start in range(0, len(texts), _BATCH))
+        waiting = next(blocks, None)
+        while waiting is not None:
+            ids = waiting.result()
+            waiting = next(blocks, None)
+            sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+            yield np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
+            bar.update(len(ids))
 
 
-def _encode_block(tokenizer: Any, texts: Texts, start: int) -> token_cache.Arrays:
+def _encode_block(tokenizer: Any, texts: Texts, start: int) -> list[list[int]]:
     block = texts[start : start + _BATCH]
     block = list(block) if isinstance(block, Sequence) else block.to_pylist()
     backend = getattr(tokenizer, "backend_tokenizer", None)
     try:
-        if backend is None:
-            ids = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
-        else:
-            ids = [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
+        if backend is not None:
+            return [encoding.ids for encoding in backend.encode_batch_fast(block, add_special_tokens=False)]
     except BaseException as error:
         # Not an Exception: e.g. a regular expression that backtracks without end is given up by a panic.
         if type(error).__name__ != "PanicException":
             raise
         raise InputError(f"the tokenizer of the model fails on a text ({error}); use another --model.") from None
-    sizes = np.fromiter(map(len, ids), np.int64, len(ids))
-    return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
+    ids: list[list[int]] = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
 
 
 def get_padding_id(tokenizer: Any) -> int:
