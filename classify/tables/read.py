@@ -103,11 +103,7 @@ def _refuse_folder(source: Source) -> NoReturn:
     )
 
 
-def _is_text(source: Source) -> bool:
-    """Whether a file may be delimited text. Raises InputError for another kind."""
-    start = source.head[:4096] if source.is_file else b""
-    if b"\0\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{source.path}: not a table this program reads; expected CSV, JSON, Parquet or Excel.")
+def _is_file(source: Source) -> bool:
     return source.is_file
 
 
@@ -118,5 +114,5 @@ FORMATS = (
     Format(excel.claims, excel.read, frozenset({"sheet", "header", "skip_lines"})),
     Format(arrow_file.claims, arrow_file.read),
     Format(json_file.claims, json_file.read, frozenset({"encoding"})),
-    Format(_is_text, csv_file.read, frozenset({"encoding", "delimiter", "quote", "header", "skip_lines"})),
+    Format(_is_file, csv_file.read, frozenset({"encoding", "delimiter", "quote", "header", "skip_lines"})),
 )
