@@ -20,13 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from classify import modeling, prediction, report, tables, tasks, training
-from classify.config.layers import merge_settings
+from classify import distributed as processes, modeling, prediction, report, tables, tasks, training
+from classify.config.parser import merge_settings
 from classify.config.run_config import RunConfig
 from classify.errors import InputError
 from classify.files import read_json
 from classify.launch.launch import Launch
-from classify.launch.process import prepare_threads, preserve_settings
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
@@ -234,9 +233,9 @@ def _run(
     *,
     pages: bool = True,
 ) -> Path:
-    prepare_threads()  # these stay: a forked process has no others
+    processes.torch_settings.prepare_threads()  # these stay: a forked process has no others
     timeline = training.terminal.Timeline()
-    with preserve_settings():
+    with processes.torch_settings.preserve_settings():
         folder = training.run.train(config, launch=launch, timeline=timeline, parts=parts, in_memory=in_memory)
         if pages:
             report.after_run.write_pages_of_run(folder, config.training, timeline, launch)

@@ -2,71 +2,68 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from classify import distributed
-from classify.commands import flags
-from classify.config.parser import Parser
+from classify.config.fields import above, option, parse
+from classify.config.parser import CommandParser
 from classify.config.recipe import Recipe
 from classify.config.schema import TrainingConfig
-from classify.errors import ErrorList, InputError
+from classify.errors import InputError
 from classify.launch import describe
 from classify.launch.launch import Launch
 
-_PLANNED = "cuda"
 # A line is printed for each.
 _MOST_PROCESSES = 10_000
 
 
-def make_parser(program: str) -> Parser:
-    parser = Parser(prog=program, description="Show the device of each rank, and why; nothing is trained.")
-    parser.add_argument("--nnodes", metavar="N", help="plan a cluster of N machines instead of this one")
-    parser.add_argument("--nproc-per-node", metavar="N", help="processes per machine; 2,1 if unequal")
-    parser.add_argument(
-        "--device",
-        metavar="KIND",
-        help=f"device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: {_PLANNED})",
+@dataclass(frozen=True)
+class Options:
+    nnodes: int | None = option(None, "plan a cluster of this many machines instead of this one", check=above(0))
+    nproc_per_node: str | None = option(None, "processes per machine; 2,1 if unequal", metavar="N")
+    device: str | None = option(
+        None, "device type of the planned cluster: cuda, npu, xpu, ..., cpu (default: cuda)", metavar="KIND"
     )
-    size = str(Recipe.batch_size)
-    parser.add_argument("--batch-size", metavar="N", default=size, help="global batch size (default: %(default)s)")
-    parser.add_argument("--cpu", "--use-cpu", "--no-cuda", action="store_true", help="use the CPU only")
-    return parser
+    batch_size: int = option(Recipe.batch_size, "global batch size", check=above(0))
+    use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda")
+
+
+make_parser = functools.partial(
+    CommandParser, Options, description="Show the device of each rank, and why; nothing is trained."
+)
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    options = make_parser(program).parse(arguments)
-    texts = (options.nproc_per_node or "1").split(",")
-    faults = ErrorList()
-    with faults.collect():
-        nnodes = options.nnodes and flags.count(options.nnodes, "--nnodes")
-    with faults.collect():
-        counts = [flags.count(text, "--nproc-per-node") for text in texts]
-    planned = options.nnodes is not None or options.nproc_per_node is not None
-    with faults.collect():
-        if options.device is not None and not planned:
-            raise InputError(f"--device {options.device} is for a planned cluster; add --nnodes or --nproc-per-node.")
-    with faults.collect():
-        batch_size = flags.count(options.batch_size, "--batch-size")
-    faults.raise_if_any()
-    if planned:
-        machines = nnodes or len(counts)
-        if (processes := machines * max(counts)) > _MOST_PROCESSES:
-            raise InputError(
-                f"--nnodes, --nproc-per-node: expected up to {_MOST_PROCESSES:,} processes. Got {processes:,} instead."
-            )
-        per_machine = counts * (machines if len(counts) == 1 else 1)
-        if len(per_machine) != machines:
-            raise InputError(
-                f"--nproc-per-node {options.nproc_per_node} gives {len(counts)} counts, but --nnodes is {machines}; "
-                "give one count per machine."
-            )
-        topology, plan = describe.planned_cluster(per_machine, "cpu" if options.cpu else options.device or _PLANNED)
+    options = make_parser(program).read(arguments)
+    if options.nnodes is not None or options.nproc_per_node is not None:
+        counts = _count_processes(options)
+        topology, plan = describe.planned_cluster(counts, "cpu" if options.use_cpu else options.device or "cuda")
+    elif options.device is not None:
+        raise InputError(f"--device {options.device} is for a planned cluster; add --nnodes or --nproc-per-node.")
     else:
-        settings = TrainingConfig(use_cpu=options.cpu)
+        settings = TrainingConfig(use_cpu=options.use_cpu)
         with distributed.group.start(settings._setup_devices(Launch.read()), settings.ddp_timeout) as world:
             topology, plan = world.topology, world.plan
     if plan.launch.is_main:
-        print(describe.table(topology, plan, batch_size, {} if planned else os.environ), end="\n\n")
+        print(describe.table(topology, plan, options.batch_size), end="\n\n")
         print(describe.words(topology, plan))
     return 0
+
+
+def _count_processes(options: Options) -> list[int]:
+    """The number of processes of each machine. Raises InputError for counts that do not fit."""
+    words = (options.nproc_per_node or "1").split(",")
+    counts = [int(parse(word, (int,), "--nproc-per-node", above(0))) for word in words]
+    machines = options.nnodes or len(counts)
+    if (processes := machines * max(counts)) > _MOST_PROCESSES:
+        raise InputError(
+            f"--nnodes, --nproc-per-node: expected up to {_MOST_PROCESSES:,} processes. Got {processes:,} instead."
+        )
+    if len(counts) not in (1, machines):
+        raise InputError(
+            f"--nproc-per-node {options.nproc_per_node} gives {len(counts)} counts, but --nnodes is {machines}; give "
+            "one count per machine."
+        )
+    return counts * (machines if len(counts) == 1 else 1)

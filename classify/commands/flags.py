@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from classify import distributed, prediction, tables
-from classify.config.devices import DeviceConfig
-from classify.config.fields import above, between, option, parse
-from classify.config.schema import ReadConfig
+from classify.config.fields import between, option, parse
+from classify.config.schema import DeviceConfig, ReadConfig
 from classify.errors import InputError
 from classify.files import split_paths
 from classify.launch.launch import Launch
@@ -98,8 +97,3 @@ class ThresholdOptions:
                 raise InputError(f"--threshold {word}: expected a label and its threshold, e.g. urgent=0.4.")
             found[label] = float(parse(value, (float,), f"--threshold {label}=", SHARE))
         return found
-
-
-def count(text: str, flag: str) -> int:
-    """Parse the value of a flag. Raises InputError for anything but a whole number above 0."""
-    return int(parse(text, (int,), flag, above(0)))

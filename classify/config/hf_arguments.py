@@ -94,34 +94,24 @@ _INSTEAD = {
 REFUSED = {name: instead for instead, names in _INSTEAD.items() for name in names.split()}
 
 NO_TRAINING = (
-    "--do_eval or --do_predict without --do_train trains nothing; run classify evaluate, or classify predict, with "
-    "--model DIR --data FILE."
-)
-# After the place of do_train.
-_TRAINING_OFF = (
-    "do_train False trains nothing; run classify evaluate, or classify predict, with --model DIR --data FILE, or drop "
-    "it to train."
+    "do_eval or do_predict without do_train trains nothing; run classify evaluate, or classify predict, with --model "
+    "DIR --data FILE, or add --do_train."
 )
 
 
-def find_missing_training(flags: Mapping[str, Any], file: Mapping[str, Any], path: Any) -> list[str]:
-    """The fault, if any, of a command that asks for an evaluation, or predictions, without training.
+def asks_for_no_training(flags: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
+    """Whether a command, with the arguments of its file, asks for an evaluation or predictions without training.
 
-    `flags` and `file` are the arguments of the command line and of the file `path`.
+    TrainingArguments write do_train false unless it is set, and set do_eval themselves with an evaluation strategy.
     """
+
+    def is_on(arguments: Mapping[str, Any], name: str) -> bool:
+        return name in arguments and as_switch(arguments[name]) is not False
+
     if "do_train" in flags:
-        return [f"--{_TRAINING_OFF}"] if as_switch(flags["do_train"]) is False else []
-    if _is_on(file, "do_train"):
-        return []
-    if _is_on(flags, "do_eval") or _is_on(flags, "do_predict"):
-        return [NO_TRAINING]
-    # TrainingArguments write do_train false unless it is set, and set do_eval themselves with a strategy.
-    evaluates = _is_on(file, "do_eval") and is_unset(file.get("eval_strategy", file.get("evaluation_strategy")))
-    return [f"{path}: {_TRAINING_OFF}"] if "do_train" in file and (evaluates or _is_on(file, "do_predict")) else []
-
-
-def _is_on(arguments: Mapping[str, Any], name: str) -> bool:
-    return name in arguments and as_switch(arguments[name]) is not False
+        return not is_on(flags, "do_train")
+    asked = is_on(flags, "do_eval") or is_on(flags, "do_predict") or is_on(file, "do_predict")
+    return asked and not is_on(file, "do_train")
 
 
 def _warmup(raw: Any) -> tuple[str, Any]:
@@ -160,13 +150,19 @@ def translate(name: str, raw: Any) -> tuple[str, Any]:
     return _SWITCHES[name] if name in _SWITCHES else _TRANSLATED[name](raw)
 
 
-def join_configuration(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with a data set's configuration as part of its name, as --data takes it."""
-    name, configuration = arguments.get("dataset_name"), arguments.get("dataset_config_name")
-    if name is None or is_unset(configuration):
-        return arguments
-    kept = {key: value for key, value in arguments.items() if key != "dataset_config_name"}
-    return {**kept, "dataset_name": f"{name}:{configuration}"}
+def simplify(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one command or file, without the ones whose meaning depends on another.
+
+    A data set's configuration becomes a part of its name, as --data takes it. In the JSON of transformers 4 warm-up
+    steps of 0 mean the ratio, and the level of fp16 is always there.
+    """
+    simple = dict(arguments)
+    name, configuration = simple.get("dataset_name"), simple.get("dataset_config_name")
+    if name is not None and not is_unset(configuration):
+        simple |= {"dataset_name": f"{name}:{simple.pop('dataset_config_name')}"}
+    if str(simple.get("warmup_steps")) in ("0", "0.0") and not is_unset(simple.get("warmup_ratio")):
+        del simple["warmup_steps"]
+    return simple
 
 
 def is_unset(raw: Any) -> bool:

@@ -1,29 +1,32 @@
 """Parse the words of a command line: of a training into a `RunConfig`, of other commands into their options.
 
 argparse splits the words and prints the help. Its values stay strings, which are converted afterwards, so that all
-invalid ones are reported together. Its errors are raised as InputError.
+invalid ones are reported together. Its errors are raised as InputError. A training's flags (or Python's arguments), the
+file of --config and the runs of --resume and --like are layers of settings: the first that sets a field decides.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
+import os
 import shlex
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic, Literal, NoReturn
 
 from classify.config import hf_arguments
-from classify.config.devices import DeviceConfig
-from classify.config.fields import Options, choices, convert, expand_home, flags_of
-from classify.config.layers import merge_settings, unknown_name
-from classify.config.output import OutputConfig
-from classify.config.run_config import FIELDS, HINTS, RunConfig
-from classify.config.schema import DataConfig, ModelConfig, ReadConfig, TrainingConfig
+from classify.config.fields import Options, as_switch, choices, convert, expand_home, flags_of, shown_name
+from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
+from classify.config.schema import DataConfig, DeviceConfig, ModelConfig, OutputConfig, ReadConfig, TrainingConfig
+from classify.config.stored_run import FILE, run_folder, stored_values
+from classify.config.yaml_file import read_yaml
 from classify.errors import ErrorList, InputError
+from classify.launch.launch import Launch
 
 DESCRIPTION = "Fine-tune a BERT classifier on your own table of texts and labels."
 # The headings of --help, and the class whose options are listed under each.
@@ -35,6 +38,18 @@ GROUPS = {
     "Hardware": DeviceConfig,
     "Result": OutputConfig,
 }
+# The field of each name that a setting has in YAML files and Python: its own, and its flags with _ for -.
+KEYS = {name: name for name in FIELDS} | {
+    flag[2:].replace("-", "_"): name for name, (_, spec) in FIELDS.items() for flag in flags_of(spec)
+}
+# Fields that mean the same in two ways.
+_BATCH_SIZES = {"batch_size", "per_device_train_batch_size"}
+# Flags of other programs by which people look for the choice of a GPU.
+_GPU_FLAGS = ("--gpu", "--gpus", "--gpu-id", "--device", "--devices")
+# Usual short forms, which are nearer to other flags.
+_SHORT = {"--lr": "--learning-rate", "--bs": "--batch-size"}
+# difflib similarity above which a flag is suggested.
+_ALIKE = 0.74
 
 
 class _StoreOnce(argparse._StoreAction):
@@ -248,3 +263,137 @@ def parse_training(argv: Sequence[str], program: str, description: str = DESCRIP
         words = ["--config", *words]
     namespace, unknown = parser.parse_known_args(words)
     return merge_settings(vars(namespace), parser.find_unknown(unknown))
+
+
+def merge_settings(given: Mapping[str, Any], faults: Iterable[str] = ()) -> RunConfig:
+    """Merge what is `given` with its `config`, with the run of --resume and that of `like`, in this order.
+
+    `given` has the values by name: fields, flags with _ for -, and arguments of other scripts; None is no value. Raises
+    InputError with all faults, including faults of parsing.
+    """
+    own = ("config", "like", "debug")
+    flags = {name: value for name, value in given.items() if name not in own and value is not None}
+    settings = _Settings(faults)
+    settings.add(flags, "flag")
+    content = {}
+    if (path := given.get("config")) is not None:
+        content = read_yaml(os.fspath(path), settings.faults)
+        settings.add(content, "file", os.fspath(path))
+    if hf_arguments.asks_for_no_training(flags, content):
+        settings.faults.append(hf_arguments.NO_TRAINING)
+    settings.add_resumed()
+    if (like := given.get("like")) is not None:
+        settings.add_run(os.fspath(like), "--like")
+    return RunConfig.from_values(
+        settings.values, settings.names, settings.faults, sources=settings.sources, ignored=tuple(settings.ignored)
+    )
+
+
+# Value and spelling of each field.
+_Layer = dict[str, tuple[Any, str]]
+
+
+class _Settings:
+    """Layers of settings in order of precedence: the first that sets a field decides."""
+
+    def __init__(self, faults: Iterable[str]):
+        self.faults = ErrorList(faults)
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, ValueSource] = {}
+        # The name of a field in messages, where that is not its flag.
+        self.names: dict[str, str] = {}
+        # Arguments of other scripts, and the ones without effect.
+        self._foreign: dict[str, Any] = {}
+        self.ignored: list[str] = []
+
+    def add(self, given: Mapping[str, Any], kind: Literal["flag", "file", "earlier run"], origin: str = "") -> None:
+        """Add what the layers before leave open, without what their flags such as `--fp16 False` turn off."""
+        where = f"{origin}: " if origin else "--"
+        layer: _Layer = {}
+        foreign: dict[str, Any] = {}
+        for key, raw in hf_arguments.simplify(given).items():
+            shown = where + (key if origin else key.replace("_", "-"))
+            if key in KEYS:
+                self._set(layer, KEYS[key], raw, shown)
+            elif key not in hf_arguments.NAMES:
+                known = KEYS if origin else [f"--{name.replace('_', '-')}" for name in KEYS]
+                self.faults.append(where + unknown_name(key, known) if origin else unknown_name(shown, known))
+            # TrainingArguments write all their fields into a file, also the ones that nobody has set.
+            elif not (origin and hf_arguments.is_unset(raw)):
+                foreign[key] = raw
+        for name, value in hf_arguments.turned_off(self._foreign):
+            if name in layer and layer[name][0] == value:
+                del layer[name]
+        for key, raw in sorted(foreign.items()):
+            if key not in self._foreign and not hf_arguments.is_switch_off(key, raw):
+                self._translate(layer, key, raw, where)
+        self._foreign |= foreign
+        half = self.values.get("precision", layer.get("precision", ("", ""))[0])
+        if "opt_level" in layer and layer["opt_level"][1].endswith(": fp16_opt_level") and half != "fp16":
+            level, shown = layer.pop("opt_level")  # JSON of transformers 4 always has a level
+            self.ignored.append(f"{shown} {level}")
+        taken = self.values.keys() | (_BATCH_SIZES if self.values.keys() & _BATCH_SIZES else set())
+        for name in [name for name in layer if name not in taken]:
+            self.values[name], shown = layer[name]
+            self.sources[name] = ValueSource(kind, shown if kind == "file" else origin)
+            if origin:
+                self.names[name] = shown
+
+    def _set(self, layer: _Layer, name: str, raw: Any, shown: str) -> None:
+        value = hf_arguments.to_value(name, raw)
+        if isinstance(value, list | tuple) and FIELDS[name][1].metadata["several"]:
+            value = ",".join(map(str, value))
+        before, other = layer.setdefault(name, (value, shown))
+        if before is not value and before != value:
+            flag = shown_name(FIELDS[name][1])
+            self.faults.append(f"{other} and {shown} set {flag} to {before} and {value}; give one of them.")
+
+    def _translate(self, layer: _Layer, key: str, raw: Any, where: str) -> None:
+        """Set in the layer what an argument of another script means here; `where` precedes its name in messages."""
+        typed = f"{where}{key}" + ("" if raw is True else f" {raw}")
+        if hf_arguments.has_no_effect(key, raw, layer):
+            self.ignored.append(typed)
+        elif key in hf_arguments.REFUSED:
+            self.faults.append(f"{typed}: {hf_arguments.REFUSED[key]}.")
+        else:
+            try:
+                name, value = hf_arguments.translate(key, raw)
+            except InputError as error:
+                self.faults += [f"{where}{fault}" for fault in error.faults]
+            else:
+                self._set(layer, name, value, where + key)
+
+    def add_resumed(self) -> None:
+        """Add the settings of the run that --resume names, or without --data --output-dir.
+
+        A command with --data and a bare --resume is a whole one, which may run on a machine that lacks the folder.
+        """
+        resume = self.values.get("resume_from_checkpoint", False)
+        switch = as_switch(resume, or_name=True)
+        if switch is False or self.faults or (switch and "data" in self.values):
+            return
+        folder = self.values.get("output_dir") if switch else resume
+        if not isinstance(folder, str | os.PathLike):
+            self.faults.append("--resume without --data must name the folder of a run, e.g. --resume runs/my-1.")
+        elif "data" not in self.values or (run_folder(expand_home(os.fspath(folder))) / FILE).is_file():
+            self.add_run(os.fspath(folder), "--resume")
+
+    def add_run(self, folder: str, flag: str) -> None:
+        """Add the settings of an earlier run, whose folder a flag names."""
+        with self.faults.collect():
+            stored = stored_values(run_folder(expand_home(folder)), flag)
+            if Launch.read().is_launched:  # the launcher has started the processes
+                stored.pop("nproc", None)
+            self.add(stored, "earlier run", str(run_folder(folder) / FILE))
+
+
+def unknown_name(word: str, names: Collection[str]) -> str:
+    """The message for an unknown flag or key, with the nearest valid one."""
+    flag = word.split("=")[0]
+    if flag in _GPU_FLAGS:
+        return f"unknown flag {flag}. To choose GPUs begin the command with CUDA_VISIBLE_DEVICES=1; --cpu uses none."
+    near = [_SHORT[flag]] if flag in _SHORT else difflib.get_close_matches(flag, names, n=1, cutoff=_ALIKE)
+    kind = "flag" if flag.startswith("--") else "key"
+    place = "--help" if kind == "flag" and "--help-all" not in names else "--help-all"
+    hint = f"Did you mean {near[0]}?" if near else f"See {place}{': keys are flags without --' * (kind == 'key')}."
+    return f"unknown {kind} {flag}. {hint}"

@@ -11,14 +11,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from classify.config.contradictions import find_contradictions
 from classify.config.fields import Effect, convert, shown_name
 from classify.config.recipe import FEW_ROWS, FOLDS, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
+from classify.launch.devices import STRATEGIES
 
 # Sources of values that were chosen automatically, and that a resumed run chooses again.
 AUTOMATIC = frozenset({"recipe", "texts", "model"})
+
+
+_SHARDED = tuple(name for name, spec in STRATEGIES.items() if spec.shards_weights)
+_SPREAD = tuple(name for name, spec in STRATEGIES.items() if spec.spreads_layers)
+# Settings that contradict each other where each has one of the values, or any value at all (`True`).
+_CONTRADICTIONS: tuple[dict[str, Any], ...] = (
+    {"batch_size": True, "per_device_train_batch_size": True},
+    {"use_cpu": True, "precision": ("fp16", "tf32")},
+    {"opt_level": ("O0",), "precision": ("tf32", "bf16", "fp16")},
+    {"opt_level": ("O1", "O2", "O3"), "precision": ("fp32", "tf32")},
+    # At these of Apex's levels the model itself holds half weights.
+    {"opt_level": ("O2", "O3"), "strategy": (*_SHARDED, *_SPREAD)},
+    # A random head needs training.
+    {"num_train_epochs": (0,), "head": ("random",), "max_steps": (-1,)},
+    {"preset": ("fast",), "head": ("random",), "max_steps": (-1,), "num_train_epochs": (None,)},
+    # LoRA freezes all but the head.
+    {"lora": True, "freeze_embeddings": True},
+    {"lora": True, "freeze_layers": True},
+    {"lora": True, "strategy": _SHARDED},
+    {"drop_unlabelled": True, "predict_unlabelled": True},
+    {"patience": True, "keep": ("last",)},
+    {"verbose": True, "quiet": True},
+    {"verbose": True, "json": True},
+    {"quiet": True, "json": True},
+    # The folder that the run resumes from would be emptied.
+    {"resume_from_checkpoint": True, "overwrite_output_dir": True},
+    {"folds": True, "split_like": True},
+    # A time limit is for one training.
+    {"folds": True, "max_minutes": True},
+    # These need validation rows, and folds leave none.
+    {"folds": True, "eval_data": True},
+    {"folds": True, "split_by_time": True},
+    {"folds": True, "out_of_scope_label": True},
+    {"folds": True, "patience": True},
+    {"folds": True, "keep": ("best",)},
+)
 
 
 @dataclass(frozen=True)
@@ -167,18 +203,15 @@ class RunConfig:
         }
 
     def find_contradictions(self, folds: int | None = None, flag: str = "") -> list[str]:
-        """The sentences on settings that contradict each other, or the `folds` (default: the given ones) of `flag`."""
-        folds = (self.data.folds or 0) if folds is None else folds
-        strategy = self.training.strategy_spec
-        return find_contradictions(
-            {
-                **self.flat(),
-                "flag": flag or f"--folds {folds}",
-                "models": folds and folds + 1,
-                "shards_weights": strategy.shards_weights,
-                "splits_weights": strategy.splits_weights,
-            }
-        )
+        """A sentence for each row of `_CONTRADICTIONS` that holds; `flag` has set other `folds` than the given ones."""
+        values = self.flat() | ({} if folds is None else {"folds": folds, "split_like": None})
+        faults = []
+        for row in _CONTRADICTIONS:
+            if all(bool(values[name]) if wanted is True else values[name] in wanted for name, wanted in row.items()):
+                given = [name for name in row if values[name] != FIELDS[name][1].default]
+                shown = [flag if flag and name == "folds" else _show(name, values[name]) for name in given]
+                faults.append(f"{' and '.join(shown)} contradict each other; give one of them.")
+        return faults
 
     def flat(self) -> dict[str, Any]:
         return {name: value for part in self.to_dict().values() for name, value in part.items()}
@@ -194,6 +227,12 @@ def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
     """The note that flags have no effect without something, which `remedy` adds."""
     verb, them = ("have", "them") if len(flags) > 1 else ("has", "it")
     return f"without {missing} {', '.join(flags)} {verb} no effect; add {remedy}, or drop {them}"
+
+
+def _show(name: str, value: Any) -> str:
+    """A flag with its value, as a person types it."""
+    flag, shown = shown_name(FIELDS[name][1]), f"{value:g}" if isinstance(value, float) else str(value)
+    return flag if value is True else f"{flag} {shown}"
 
 
 _PARTS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}

@@ -11,10 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from classify.config.devices import DeviceConfig
 from classify.config.fields import Check, Effect, above, accept_flag_names, at_least, between, option
-from classify.config.output import OutputConfig
 from classify.config.recipe import Recipe
+from classify.launch.launch import Launch
+from classify.launch.nproc import check_count
+from classify.launch.plan import DevicePlan, Hardware, check_strategy, plan_devices
 
 # The default for English texts, and for any other.
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -22,6 +23,7 @@ MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 
 _LANGUAGE = Check("such as en, de or zh (ISO 639)", re.compile("[A-Za-z]{2,3}([-_][A-Za-z]+)*").fullmatch)
 _STEPS = Check("above 0, or -1", lambda steps: steps > 0 or steps == -1)
+_FOLDS = Check("from 2 to 100, or 0", lambda folds: folds == 0 or 2 <= folds <= 100)
 _SHARE = between(0, 1, include_high=True)
 # What an option of every optimizer step changes, and one of epochs alone.
 _EACH_STEP: set[Effect] = {"later steps", "steps"}
@@ -102,7 +104,7 @@ class DataConfig(ReadConfig):
     )
     folds: int | None = option(
         None, "cross-validation folds, after which all rows train; 0: hold rows out (default: 5, or 3 if slow, below "
-        "300 labelled rows; 0 above, or if epochs are trained)", check=between(0, 101),
+        "300 labelled rows; 0 above, or if epochs are trained)", check=_FOLDS,
     )  # fmt: skip
     drop_unlabelled: bool = option(False, "drop rows without a label (default: predict them in unlabelled.csv)")
     predict_unlabelled: bool = option(
@@ -186,6 +188,100 @@ class ModelConfig:
     @property
     def name(self) -> str:
         return self.model or DEFAULT_MODEL
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """The output folder, checkpoints and logs."""
+
+    output_dir: str | None = option(
+        None, "output folder (default: runs/<name of data>-<n>)", metavar="DIR", common=True, restored=False
+    )
+    overwrite_output_dir: bool = option(
+        False, "empty the folder first if it holds an earlier run", common=True, restored=False
+    )
+    resume_from_checkpoint: bool | str = option(
+        False, "resume from the newest checkpoint (of DIR if given; with that run's settings if --data is not given)",
+        "--resume", "--resume-from-checkpoint", metavar="DIR", common=True, restored=False,
+    )  # fmt: skip
+    save_steps: int | None = option(
+        None, "steps between checkpoints, besides the one at each epoch's end", check=above(0), affects={"epochs"}
+    )
+    save_minutes: float = option(
+        10.0, "most minutes between checkpoints within an epoch, more where saving is slow; 0: no limit",
+        check=at_least(0), affects={"epochs"},
+    )  # fmt: skip
+    save_on_each_node: bool = option(False, "write all files on each machine, for machines without a shared disk")
+    excel_safe: bool = option(
+        False, "predictions.csv for Excel: a byte-order mark, four digits, and ' before cells that look like formulas"
+    )
+    save_dtype: Literal["float32", "bfloat16", "float16"] = option(
+        "float32", "dtype of the saved weights; 16 bits halve the file, and change probabilities a little",
+        affects={"result"},
+    )  # fmt: skip
+    keep: Literal["auto", "last", "best"] = option(
+        "auto", "weights to keep: last, or best on the validation split; auto: last, unless earlier ones are more "
+        "accurate by two standard errors; best for several labels, scores, and metrics that are errors",
+        affects={"result"},
+    )  # fmt: skip
+    save_total_limit: int = option(2, "number of checkpoints to keep, including the best", check=at_least(1))
+    verbose: bool = option(
+        False, "print every automatic decision, and the seconds of each phase", common=True, restored=False
+    )
+    quiet: bool = option(False, "print errors only", restored=False)
+    json: bool = option(False, "print JSON lines: decisions, training log, result", restored=False)
+    logging_steps: int = option(10, "steps between lines of train_log.jsonl", check=above(0))
+    report_to: str = option(
+        "auto", "tensorboard, wandb, mlflow, ...; none; auto: tensorboard if installed", several=True
+    )
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Devices, processes, strategy and precision."""
+
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = option(
+        "auto", "precision of the model; auto: bf16 for training where supported, else fp32; scores in fp32",
+        affects={"identity"}, common=True,
+    )  # fmt: skip
+    opt_level: Literal["O0", "O1", "O2", "O3"] | None = option(
+        None, "Apex's levels: O0 fp32, O1 autocast, O2 half weights and fp32 master weights, O3 half precision",
+        "--opt-level", "--fp16-opt-level", affects={"later steps"},
+    )  # fmt: skip
+    use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda", common=True)
+    nproc: int | Literal["gpu"] | None = option(
+        None, "processes to start on this machine (gpu: one per GPU), without torchrun", check=above(0), common=True
+    )
+    strategy: Literal["auto", "none", "dp", "ddp", "fsdp", "model"] = option(
+        "auto", "none: one device; dp: DataParallel; ddp: DistributedDataParallel; fsdp: sharded weights; model: "
+        "layers spread over devices; auto: ddp, or dp or none without a launcher", affects={"computation"}, common=True,
+    )  # fmt: skip
+    sync_batch_norm: bool = option(
+        False, "compute BatchNorm statistics over the rows of all processes (torch's SyncBatchNorm; on GPUs)",
+        "--sync-batch-norm", "--sync-bn", affects={"later steps"},
+    )  # fmt: skip
+    ddp_backend: Literal["nccl", "gloo", "xccl", "hccl", "cncl", "mccl", "smddp"] | None = option(
+        None, "communication backend (default: nccl on GPUs, gloo on CPUs)"
+    )
+    local_rank: int = option(
+        -1, "rank of this process on its machine, set by a launcher", check=at_least(-1), restored=False
+    )
+    ddp_timeout: int = option(600, "seconds a rank waits for the others", check=above(0))
+
+    def _setup_devices(self, launch: Launch, hardware: Hardware | None = None) -> DevicePlan:
+        """The device, parallel mode and strategy of the process in the place `launch`: a pure decision.
+
+        Without `hardware` it is detected, which imports torch. Named as in `transformers.TrainingArguments`, which also
+        starts the process group here; `classify.distributed.group.start` does that.
+        """
+        return plan_devices(launch, hardware, strategy=self.strategy, backend=self.ddp_backend, use_cpu=self.use_cpu)
+
+    def check_start(self, launch: Launch) -> None:
+        """Raise InputError where the flags contradict how this process was started. Needs no torch."""
+        if self.nproc is not None and not launch.is_worker:
+            check_count(self.nproc, launch)
+            launch = Launch("nproc", local_rank=0)  # the place of each process that will be started
+        check_strategy(launch, self.strategy, self.ddp_backend, self.use_cpu)
 
 
 @accept_flag_names

@@ -12,8 +12,6 @@ from classify.files import read_json, split_paths
 
 CHECKPOINTS = "checkpoints"
 FILE = "run.json"
-# Runs that a message names, the newest first.
-_NEWEST = 3
 # What reading a file raises that is no record of a run.
 _NO_RECORD = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
@@ -83,12 +81,6 @@ def _resolve_path(name: str, base: Path, keep: bool) -> str:
         return str(there)
     # The name of a data set on a hub has a colon.
     return name if keep or Path(name).exists() or ":" in name else str(there)
-
-
-def newest_runs() -> list[str]:
-    """The newest folders below runs/, newest first."""
-    files = sorted(Path("runs").glob(f"*/{FILE}"), key=lambda file: (file.stat().st_mtime, file), reverse=True)
-    return [str(file.parent) for file in files[:_NEWEST]]
 
 
 def earlier_commands(folder: Path) -> list[dict[str, Any]]:

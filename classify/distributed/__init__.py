@@ -8,10 +8,10 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.distributed import (
-        alone as alone,
         group as group,
         memory as memory,
         sharding as sharding,
+        torch_settings as torch_settings,
         world as world,
     )
 

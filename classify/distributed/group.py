@@ -21,9 +21,9 @@ import torch
 from classify.distributed.world import World
 from classify.errors import ClassifyError, DeviceError, InputError
 from classify.launch import process, signals
-from classify.launch.devices import accelerator_of
+from classify.launch.devices import SMDDP, SMDDP_MODULE, accelerator_of
 from classify.launch.launch import Launch, export, take_listener
-from classify.launch.plan import DevicePlan, ParallelMode, check_own_device, check_same_kind, device_identity
+from classify.launch.plan import DevicePlan, ParallelMode, check_devices, choose_threads, device_identity
 
 # Ports are below this number.
 _PORTS = 65_536
@@ -46,7 +46,7 @@ def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
     device = torch.device(plan.device)
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
         export(plan.launch)  # before the device is used: some vendors' software reads the local rank
-    threads = process.choose_threads(os.environ, plan.launch, process.available_cores())
+    threads = choose_threads(os.environ, plan.launch, process.available_cores())
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
@@ -95,20 +95,12 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         if interface.startswith("lo"):
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    assert plan.backend is not None
     _import_backend(plan)
-    rank = f"rank {launch.rank} of {launch.world_size}"
-    with (
-        _note_if_slow(f"{rank} waits for the others at {address}:{port}"),
-        _explain_failure(f"{rank}: not all ranks came to {address}:{port} within {timeout.total_seconds():g} s", port),
-    ):
+    with _explain_failure(f"rank {launch.rank} of {launch.world_size}", address, port, timeout):
         store = _open_store(launch, timeout)
-        owns_device = plan.n_gpu > 0 and not plan.backend_spec.in_main_memory  # else ranks may share one
+        owns_device = plan.n_gpu > 0 and not plan.exchanges_in_main_memory  # else ranks may share one
         place = [torch.device(plan.device).type, plan.backend, _identity(plan) if owns_device else ""]
-        places = [json.loads(text) for text in _exchange(store, launch, json.dumps(place))]
-        check_same_kind([(kind, backend) for kind, backend, _ in places])
-        if owns_device:
-            check_own_device(plan, [identity for *_, identity in places])
+        check_devices(plan, [json.loads(text) for text in _exchange(store, launch, json.dumps(place))])
         torch.distributed.init_process_group(
             plan.backend,
             store=store,
@@ -126,14 +118,14 @@ def _import_backend(plan: DevicePlan) -> None:
 
     https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/DDP_Based_Scaling.html
     """
-    backend = plan.backend_spec
-    module = backend.module or accelerator_of(torch.device(plan.device).type).backend_module
+    vendors = accelerator_of(torch.device(plan.device).type).backend_module
+    module = SMDDP_MODULE if plan.backend == SMDDP else vendors
     try:
         if module is not None:
             importlib.import_module(module)
     except ImportError as error:
         raise DeviceError(
-            f"backend {backend.name}: {module} cannot be imported ({error}); use an image that has it, or give another "
+            f"backend {plan.backend}: {module} cannot be imported ({error}); use an image that has it, or give another "
             "--ddp-backend."
         ) from None
 
@@ -171,14 +163,16 @@ def _check_master_address(address: str, port: int) -> None:
 
 
 @contextlib.contextmanager
-def _note_if_slow(what: str) -> Iterator[None]:
-    """Print a note if this block takes long: a firewall, or a rank that was not started, looks like a hang.
+def _explain_failure(rank: str, address: str, port: int, timeout: datetime.timedelta) -> Iterator[None]:
+    """Say what this block waits for if it takes long: a firewall, or a rank that was not started, looks like a hang.
 
-    Ctrl-C ends the process at once in this block, because torch handles no signals.
+    Raises DeviceError where torch stops waiting for a rank, or cannot listen on the port. Ctrl-C ends the process at
+    once, because torch handles no signals.
     """
 
     def print_note() -> None:
-        print(f"note: {what}; check that all ranks are started and can reach it", file=sys.stderr, flush=True)
+        what = f"{rank} waits for the others at {address}:{port}; check that all ranks are started and can reach it"
+        print(f"note: {what}", file=sys.stderr, flush=True)
 
     timer = threading.Timer(_PATIENCE_SECONDS, print_note)
     timer.daemon = True
@@ -186,15 +180,6 @@ def _note_if_slow(what: str) -> Iterator[None]:
     try:
         with signals.default_sigint():
             yield
-    finally:
-        timer.cancel()
-
-
-@contextlib.contextmanager
-def _explain_failure(what: str, port: int) -> Iterator[None]:
-    """Raise DeviceError where torch stops waiting for a rank in this block, or cannot listen on the port."""
-    try:
-        yield
     except RuntimeError as error:  # DistStoreError and DistNetworkError are such
         if (reason := _NOT_LISTENING.search(str(error))) is not None:
             raise DeviceError(
@@ -204,8 +189,11 @@ def _explain_failure(what: str, port: int) -> Iterator[None]:
         if not _TIMEOUT.search(str(error)):
             raise
         raise DeviceError(
-            f"{what} (--ddp-timeout); check that all are started, with the same address and port, and can reach it."
+            f"{rank}: not all ranks came to {address}:{port} within {timeout.total_seconds():g} s (--ddp-timeout); "
+            "check that all are started, with the same address and port, and can reach it."
         ) from None
+    finally:
+        timer.cancel()
 
 
 def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distributed.Store:

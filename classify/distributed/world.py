@@ -17,7 +17,7 @@ from torch import nn
 
 from classify.errors import InputError, RankError
 from classify.launch import process, signals
-from classify.launch.devices import Accelerator, accelerator_of
+from classify.launch.devices import DOUBLE_BACKENDS, Accelerator, accelerator_of
 from classify.launch.plan import DevicePlan, ParallelMode
 
 # Time for gloo's threads to take the GIL before the end; they need microseconds, on a loaded machine more.
@@ -41,7 +41,6 @@ class World:
 
     @property
     def rank(self) -> int:
-        """The global rank; 0 in a single process."""
         return self.plan.launch.rank
 
     @property
@@ -58,7 +57,6 @@ class World:
 
     @property
     def replicas(self) -> int:
-        """The number of devices of DataParallel in this process; 1 in other modes."""
         return self.plan.replicas
 
     @property
@@ -76,14 +74,14 @@ class World:
 
     @property
     def _exchange_device(self) -> torch.device:
-        return torch.device("cpu") if self.plan.backend_spec.in_main_memory else self.device
+        return torch.device("cpu") if self.plan.exchanges_in_main_memory else self.device
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
         """Sum element-wise over all ranks, in double precision."""
         if not self.distributed:
             return values
         total = torch.tensor(values, dtype=torch.float64)
-        if not self.plan.backend_spec.adds_doubles:  # it can gather bytes
+        if self.plan.backend not in DOUBLE_BACKENDS:  # it can gather bytes
             parts = self.gather(total.view(torch.uint8)[None].to(self.device))
             return parts.cpu().view(torch.float64).sum(0).tolist()
         total = total.to(self._exchange_device)
@@ -239,7 +237,7 @@ class World:
             return
         self.closed = True
         up = self.distributed and torch.distributed.is_initialized()
-        abort = up and error is not None and not self.plan.backend_spec.in_main_memory
+        abort = up and error is not None and not self.plan.exchanges_in_main_memory
         if abort:
             # Aborts all groups, including FSDP's; torch 2.13 has no public function. Vendors' backends may not support
             # it.
@@ -249,7 +247,7 @@ class World:
             release()
         self._before_close.clear()
         if up and not abort:
-            if self.plan.backend_spec.in_main_memory:
+            if self.plan.exchanges_in_main_memory:
                 # Its threads take the GIL to release the last tensors. A thread that has not when the interpreter ends
                 # aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)

@@ -22,8 +22,6 @@ class Accelerator:
     # Backend of its process groups, and the module that registers it where torch does not.
     backend: str = "gloo"
     backend_module: str | None = None
-    # Environment variable that chooses the devices a process sees.
-    visible: str | None = None
     # The processor itself: it waits for each operation, its caches limit a micro-batch, one device has no number.
     is_host: bool = False
     # It records operations and compiles a program for each shape; one process trains, without a process group.
@@ -42,7 +40,6 @@ class Accelerator:
 
     @property
     def in_torch_accelerator(self) -> bool:
-        """Whether torch.accelerator knows such devices."""
         return not self.is_host and not self.compiles
 
     @property
@@ -51,11 +48,9 @@ class Accelerator:
         return 4096 if self.is_host else 65_536
 
     def device(self, index: int) -> str:
-        """torch's name of a device, such as cuda:1."""
         return self.kind if self.is_host else f"{self.kind}:{index}"
 
     def is_selected_by(self, environment: Mapping[str, str]) -> bool:
-        """Whether environment variables select such devices."""
         return False
 
     def count(self) -> int:
@@ -65,7 +60,6 @@ class Accelerator:
         return int(torch.accelerator.device_count())
 
     def prefers_bf16(self) -> bool:
-        """Whether bf16 is the default precision of such devices on this machine."""
         return False
 
     def lacks_bf16(self) -> bool:
@@ -93,7 +87,6 @@ class CUDA(Accelerator):
 
     kind: str = "cuda"
     backend: str = "nccl"
-    visible: str | None = "CUDA_VISIBLE_DEVICES"
     replicates: bool = True
     gloo_takes_tensors: bool = True
     fused_adamw: bool = True
@@ -104,7 +97,6 @@ class CUDA(Accelerator):
         return not self.lacks_bf16()
 
     def lacks_bf16(self) -> bool:
-        """Whether the GPU is older than Ampere."""
         import torch
 
         return not torch.cuda.is_bf16_supported(including_emulation=False)
@@ -148,8 +140,8 @@ class XLA(Accelerator):
 # torch.distributed.get_default_backend_for_device knows a vendor's backend only if its package is installed.
 _KINDS: tuple[Accelerator, ...] = (
     CUDA(),
-    Accelerator("xpu", backend="xccl", visible="ZE_AFFINITY_MASK", fused_adamw=True),
-    Accelerator("npu", backend="hccl", visible="ASCEND_RT_VISIBLE_DEVICES"),
+    Accelerator("xpu", backend="xccl", fused_adamw=True),
+    Accelerator("npu", backend="hccl"),
     # A process acquires one Gaudi, that with the number of its LOCAL_RANK, and calls it hpu:0.
     # https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html
     Accelerator(
@@ -169,35 +161,16 @@ def accelerator_of(kind: str) -> Accelerator:
     return ACCELERATORS.get(kind) or Accelerator(kind)
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A backend of process groups; the defaults suit a vendor's own."""
-
-    name: str
-    # It exchanges tensors in main memory, by threads of each process: CPU runs can use it, ranks may share a device,
-    # a lost peer is detected by the others, and tensors are released after a collective has returned.
-    in_main_memory: bool = False
-    # A CPU run may name it.
-    allowed_on_cpu: bool = False
-    # It adds float64.
-    adds_doubles: bool = False
-    # Module that registers it with torch.
-    module: str | None = None
-
-
+# The backend that exchanges tensors in main memory, by threads of each process: CPU runs can use it, ranks may share a
+# device, it detects a lost peer, and it releases tensors after a collective has returned.
+GLOO = "gloo"
 # Amazon's, for SageMaker's GPUs; an explicit request on a CPU is honored.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/data-parallel-modify-sdp-pt.html
-SMDDP = Backend("smddp", allowed_on_cpu=True, module="smdistributed.dataparallel.torch.torch_smddp")
-_BACKENDS = (
-    Backend("gloo", in_main_memory=True, allowed_on_cpu=True, adds_doubles=True), Backend("nccl", adds_doubles=True),
-    Backend("xccl"), Backend("hccl"), Backend("cncl"), Backend("mccl"), SMDDP,
-)  # fmt: skip
-BACKENDS = {backend.name: backend for backend in _BACKENDS}
-
-
-def backend_of(name: str) -> Backend:
-    """The entry of a backend, or one with the defaults."""
-    return BACKENDS.get(name) or Backend(name)
+SMDDP = "smddp"
+SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+# Backends that a CPU run may name, and backends that add float64.
+CPU_BACKENDS = (GLOO, SMDDP)
+DOUBLE_BACKENDS = (GLOO, "nccl")
 
 
 @dataclass(frozen=True)
@@ -210,8 +183,10 @@ class StrategySpec:
     implementation: tuple[str, str]
     # One process drives all devices; else each device has its own.
     one_process: bool = True
-    # The weights are divided over the devices.
-    splits_weights: bool = False
+    # Each process holds a shard of the weights.
+    shards_weights: bool = False
+    # One process spreads the layers over its devices, which compute one after the other.
+    spreads_layers: bool = False
     # One process copies the model to each of its devices.
     replicates_model: bool = False
     # A step may have more micro-batches than requested, to stay within a CPU's caches.
@@ -219,20 +194,11 @@ class StrategySpec:
     # Passes may be recorded as CUDA graphs.
     records_graphs: bool = False
 
-    @property
-    def spreads_layers(self) -> bool:
-        """Whether one process spreads the layers over its devices, which compute one after the other."""
-        return self.one_process and self.splits_weights
-
-    @property
-    def shards_weights(self) -> bool:
-        return not self.one_process and self.splits_weights
-
 
 STRATEGIES = {
     "none": StrategySpec("one device", ("base", "Strategy"), may_split_steps=True, records_graphs=True),
     "dp": StrategySpec("DataParallel", ("data_parallel", "DataParallelStrategy"), replicates_model=True),
     "ddp": StrategySpec("DistributedDataParallel", ("ddp", "DDPStrategy"), one_process=False, may_split_steps=True),
-    "fsdp": StrategySpec("FSDP2", ("fsdp", "FSDPStrategy"), one_process=False, splits_weights=True),
-    "model": StrategySpec("model parallelism", ("model", "ModelStrategy"), splits_weights=True),
+    "fsdp": StrategySpec("FSDP2", ("fsdp", "FSDPStrategy"), one_process=False, shards_weights=True),
+    "model": StrategySpec("model parallelism", ("model", "ModelStrategy"), spreads_layers=True),
 }

@@ -20,12 +20,11 @@ from classify.launch.devices import SMDDP
 NPROC = "CLASSIFY_NPROC"
 # File descriptor of the listening socket that --nproc passes to rank 0 for the ranks' store.
 LISTENER = "CLASSIFY_LISTENER"
-# Variables by which torchrun describes a place.
+# Variables by which torchrun describes a place, and the ones that every place needs.
 _TORCH = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Variables of Open MPI 4 and 5, 4, 1, and 4 that identify a job.
-_OPEN_MPI_JOB = (
-    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_hnp_uri",
-)  # fmt: skip
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Variables of Open MPI 4 and 5, and of 4, that identify a job.
+_OPEN_MPI_JOB = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Launch:
         """
         environment = os.environ if environment is None else environment
         launch = _read(environment, local_rank)
-        return replace(launch, backend=SMDDP.name) if _uses_smddp(environment) else launch
+        return replace(launch, backend=SMDDP) if _uses_smddp(environment) else launch
 
     @staticmethod
     def spawned(rank: int, world_size: int, init_method: str, local_rank: int = -1) -> Launch:
@@ -120,90 +119,58 @@ class Launch:
 
 
 def _read(environment: Mapping[str, str], local_rank: int) -> Launch:
-    if _is_world_of_one(environment, local_rank):
+    own = _whole_number(environment, "LOCAL_RANK", -1)
+    if local_rank >= 0 and own >= 0 and local_rank != own:
+        raise DeviceError(f"--local-rank {local_rank} and LOCAL_RANK={own} of the launcher differ; drop the flag.")
+    local_rank = max(own, local_rank)
+    # Notebooks and frameworks leave RANK=0 and WORLD_SIZE=1, which say nothing about a device.
+    alone = environment.get("WORLD_SIZE") == "1" and environment.get("RANK", "0") == "0"
+    if alone and (local_rank < 0 or not environment.keys() >= set(_NEEDED)):
         return Launch()
-    if "RANK" in environment or "WORLD_SIZE" in environment:
+    if "RANK" in environment or "WORLD_SIZE" in environment or local_rank >= 0:
         return _read_torch(environment, local_rank)
-    if local_rank >= 0 or _local_rank(environment) >= 0:
-        source = f"--local-rank {local_rank}" if local_rank >= 0 else f"LOCAL_RANK={environment['LOCAL_RANK']}"
-        raise DeviceError(
-            f"{source} means that a launcher started this process, but RANK and WORLD_SIZE are not set; "
-            "start with torchrun or --nproc, or set it to -1."
-        )
     # Before srun: under SLURM mpirun and mpiexec start a daemon on each machine with srun, and their tasks inherit its
     # variables. srun itself sets PMI_SIZE to its number of tasks, if at all.
     if _whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1) > 1:
         return _read_open_mpi(environment)
     # Inside sbatch without srun there is one process; the job's number of tasks does not count.
     tasks = _whole_number(environment, "SLURM_STEP_NUM_TASKS", 1)
-    pmi_tasks = _whole_number(environment, "PMI_SIZE", 1) if environment.get("PMI_SIZE") else 1
+    pmi_tasks = _whole_number(environment, "PMI_SIZE", 1)
     if tasks > 1 and pmi_tasks in (1, tasks):
         return _read_slurm(environment)
     if pmi_tasks > 1:
         raise DeviceError(
-            f"mpiexec started {environment['PMI_SIZE']} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each "
-            "would train alone; let mpiexec start torchrun once per machine."
+            f"mpiexec started {pmi_tasks} tasks (PMI_SIZE), but RANK and WORLD_SIZE are not set, so each would train "
+            "alone; let mpiexec start torchrun once per machine."
         )
     return Launch()
 
 
-def _is_world_of_one(environment: Mapping[str, str], local_rank: int) -> bool:
-    """Whether variables say that this is the only process, and no launcher set all that torch needs.
-
-    Notebooks and frameworks leave RANK=0 and WORLD_SIZE=1, which say nothing about a device.
-    """
-    alone = environment.get("WORLD_SIZE") == "1" and environment.get("RANK", "0") == "0"
-    needed = {"RANK", "MASTER_ADDR", "MASTER_PORT"}
-    placed = max(_local_rank(environment), local_rank) >= 0
-    return alone and not (placed and needed <= environment.keys())
-
-
-def _local_rank(environment: Mapping[str, str]) -> int:
-    """Return LOCAL_RANK, -1 where it is not set; -1 itself says the same."""
-    return -1 if environment.get("LOCAL_RANK") == "-1" else _whole_number(environment, "LOCAL_RANK", -1)
-
-
 def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
     """A variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
-    text = environment.get(name)
-    if text is None:
-        return default
-    if not text.isdecimal():
+    text = environment.get(name, str(default))
+    if text != str(default) and not text.isdecimal():
         raise DeviceError(f"environment variable {name} must be a whole number of at least 0. Got {text!r} instead.")
     return int(text)
 
 
 def _read_torch(environment: Mapping[str, str], local_rank: int) -> Launch:
     """Read the variables of torchrun or torch.distributed.launch, or set by hand."""
-    for name, partner in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
-        if name not in environment:
-            raise DeviceError(
-                f"{partner}={environment[partner]} is set but {name} is not; a launcher sets both. "
-                f"Start with torchrun or --nproc, or unset {partner}."
-            )
-    rank, world_size = _whole_number(environment, "RANK", 0), _whole_number(environment, "WORLD_SIZE", 1)
-    if not rank < world_size:
-        raise DeviceError(f"RANK={rank} must be below WORLD_SIZE={world_size}; start with torchrun, or correct them.")
-    launcher_rank = _local_rank(environment)
-    if local_rank >= 0 and launcher_rank >= 0 and local_rank != launcher_rank:
-        raise DeviceError(
-            f"--local-rank {local_rank} and LOCAL_RANK={launcher_rank} of the launcher differ; drop the flag."
-        )
-    local_rank = max(launcher_rank, local_rank)
-    if local_rank < 0:
-        raise DeviceError(
-            f"RANK={rank} and WORLD_SIZE={world_size} are set but LOCAL_RANK is not; it chooses the device. "
-            "Start with torchrun, or set LOCAL_RANK."
-        )
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    given = [f"{name}={environment[name]}" for name in _TORCH if name in environment]
+    missing = [name for name in _NEEDED if name not in environment] + ["LOCAL_RANK"] * (local_rank < 0)
     if missing:
         raise DeviceError(
-            f"RANK={rank} and WORLD_SIZE={world_size} are set but {' and '.join(missing)} not; the ranks meet there. "
-            "Start with torchrun, or set them to the address and a free port of the first machine."
+            f"a launcher has started this process ({' '.join(given) or f'--local-rank {local_rank}'}), but "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; start with torchrun or --nproc, set "
+            "all of them, or none."
         )
+    rank, world_size = _whole_number(environment, "RANK", 0), _whole_number(environment, "WORLD_SIZE", 1)
     local_world_size = _whole_number(environment, "LOCAL_WORLD_SIZE", world_size)
-    if not local_world_size:
-        raise DeviceError("LOCAL_WORLD_SIZE=0: expected the number of processes on this machine; unset or correct it.")
+    if not rank < world_size or not local_world_size:
+        raise DeviceError(
+            f"{' '.join(given)}: expected a rank below WORLD_SIZE, and LOCAL_WORLD_SIZE above 0; correct them, or "
+            "start with torchrun."
+        )
     elastic = "TORCHELASTIC_RUN_ID" in environment
     return Launch(
         launcher="nproc" if NPROC in environment else "torchrun" if elastic else "environment",
@@ -244,17 +211,18 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
     """Read the variables of Open MPI's mpirun: https://docs.open-mpi.org, "Environment variables set by mpirun"."""
     world_size = _whole_number(environment, "OMPI_COMM_WORLD_SIZE", 1)
     local_world_size = _whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size)
-    address = environment.get("MASTER_ADDR") or _sagemaker_host(environment)
-    if address is None and local_world_size < world_size:
+    # SageMaker's SM_CURRENT_HOST is the first machine's on all tasks
+    # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
+    hosts = [environment.get("SM_MASTER_ADDR"), *json.loads(environment.get("SM_HOSTS", "[]"))]
+    address = environment.get("MASTER_ADDR") or next(filter(None, hosts), None)
+    job = next((environment[name] for name in _OPEN_MPI_JOB if environment.get(name)), None)
+    missing = ["MASTER_ADDR"] * (address is None and local_world_size < world_size)
+    missing += ["MASTER_PORT"] * (job is None and "MASTER_PORT" not in environment)
+    if missing:
         raise DeviceError(
             f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), {local_world_size} of them here, but "
-            "MASTER_ADDR is not set; name the first machine with mpirun -x MASTER_ADDR=..."
-        )
-    job = next((environment[name] for name in _OPEN_MPI_JOB if environment.get(name)), None)
-    if job is None and "MASTER_PORT" not in environment:
-        raise DeviceError(
-            f"mpirun started {world_size} tasks (OMPI_COMM_WORLD_SIZE), but none of {', '.join(_OPEN_MPI_JOB)}, which "
-            "identify the job, is set; name a free port of the first machine with mpirun -x MASTER_PORT=..."
+            f"{' and '.join(missing)} cannot be derived; name the first machine and a free port of it with "
+            f"{' '.join(f'mpirun -x {name}=...' for name in missing)}."
         )
     return Launch(
         launcher="smddprun" if _uses_smddp(environment) else "mpirun",
@@ -262,8 +230,6 @@ def _read_open_mpi(environment: Mapping[str, str]) -> Launch:
         local_rank=_whole_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         world_size=world_size,
         local_world_size=local_world_size,
-        # SageMaker's SM_CURRENT_HOST is the first machine's on all tasks
-        # (https://github.com/aws/sagemaker-training-toolkit/issues/158).
         machine=0 if local_world_size == world_size else None,
         address=address or "127.0.0.1",
         port=_whole_number(environment, "MASTER_PORT", _derive_port(job or "")),
@@ -297,17 +263,6 @@ def _uses_smddp(environment: Mapping[str, str]) -> bool:
     https://github.com/aws/sagemaker-training-toolkit, section "Environment Variables"
     """
     return any(f"SMDATAPARALLEL_USE_{way}" in environment for way in ("SINGLENODE", "HOMOGENEOUS"))
-
-
-def _sagemaker_host(environment: Mapping[str, str]) -> str | None:
-    """The job's first machine in a container of SageMaker."""
-    if "SM_MASTER_ADDR" in environment:
-        return environment["SM_MASTER_ADDR"]
-    try:
-        hosts = json.loads(environment.get("SM_HOSTS", "[]"))
-    except ValueError:
-        return None
-    return str(hosts[0]) if isinstance(hosts, list) and hosts else None
 
 
 def places(per_machine: Sequence[int], address: str = "first-machine", port: int = 29500) -> list[Launch]:

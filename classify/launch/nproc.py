@@ -5,16 +5,13 @@ Their store listens on loopback only. This process does not import torch.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -88,12 +85,12 @@ def _start(
                 env=environment,
                 pass_fds=passed,
                 start_new_session=True,
-                preexec_fn=make_parent_death_hook(),
+                preexec_fn=_make_parent_death_hook(),
             )
         )
 
 
-def make_parent_death_hook() -> Callable[[], None] | None:
+def _make_parent_death_hook() -> Callable[[], None] | None:
     """A `preexec_fn` that has the new process killed when this process ends; None outside Linux.
 
     https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
@@ -115,18 +112,10 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
 
     Returns the exit code of the first that failed, negative where a signal ended it, or 0.
     """
-    code, forwarded, count = 0, 0, 0
-    ended = queue.SimpleQueue[int]()
-    for worker in workers:
-        threading.Thread(target=_put_exit_code, args=(worker, ended), daemon=True).start()
+    code, forwarded = 0, 0
     ends_at = killed_at = math.inf
-    while True:
-        with contextlib.suppress(queue.Empty):
-            ending = ended.get(timeout=_POLL_SECONDS)
-            code, count = code or ending, count + 1
-        if count == len(workers):
-            return code
-        running = [worker for worker in workers if worker.poll() is None]
+    while running := [worker for worker in workers if worker.poll() is None]:
+        code = code or next((worker.returncode for worker in workers if worker.returncode), 0)
         now = time.monotonic()
         numbers = list(received[forwarded:])
         forwarded += len(numbers)
@@ -146,10 +135,8 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -
         for worker in running:
             for number in numbers:
                 worker.send_signal(number)
-
-
-def _put_exit_code(worker: subprocess.Popen[bytes], ended: queue.SimpleQueue[int]) -> None:
-    ended.put(worker.wait())
+        time.sleep(_POLL_SECONDS)
+    return code or next((worker.returncode for worker in workers if worker.returncode), 0)
 
 
 def _exit_code(code: int, received: Sequence[int]) -> int:

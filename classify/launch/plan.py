@@ -1,4 +1,4 @@
-"""Decide device, parallel mode and strategy of this process: what `_setup_devices` of a configuration returns.
+"""Decide device, parallel mode, strategy and threads of this process.
 
 Given the hardware `plan_devices` is a pure function, so tests can plan any; `classify.distributed.group` carries it
 out. torch is imported only to detect the hardware. The local rank chooses the device; the global rank 0 writes files,
@@ -11,20 +11,20 @@ import enum
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from classify.errors import DeviceError, InputError
 from classify.findings import Finding, note
 from classify.launch.devices import (
     ACCELERATORS,
+    CPU_BACKENDS,
+    GLOO,
     STRATEGIES,
     Accelerator,
-    Backend,
     StrategySpec,
     accelerator_of,
-    backend_of,
-)  # fmt: skip
+)
 from classify.launch.launch import Launch
 
 
@@ -77,8 +77,8 @@ class DevicePlan:
         return STRATEGIES[self.strategy]
 
     @property
-    def backend_spec(self) -> Backend:
-        return backend_of(self.backend or "")
+    def exchanges_in_main_memory(self) -> bool:
+        return self.backend == GLOO
 
     @property
     def replicas(self) -> int:
@@ -90,12 +90,8 @@ class DevicePlan:
         spec, place = self.spec, ""
         if self.parallel_mode is ParallelMode.DISTRIBUTED:
             place = f", {self.launch.world_size} processes with {spec.display_name} over {self.backend}"
-        elif spec.spreads_layers:
-            kind = self.device.partition(":")[0]
-            others = [accelerator_of(kind).device(index) for index in range(1, self.n_gpu)]
-            place = ", ".join(["", *others]) + f" with {spec.display_name}"
-        elif self.replicas > 1:
-            place = f", {self.replicas} devices with {spec.display_name}"
+        elif spec.spreads_layers or self.replicas > 1:
+            place = f", {max(1, self.n_gpu)} device{'s' * (self.n_gpu > 1)} with {spec.display_name}"
         return f"{self.device}{place}"
 
 
@@ -120,62 +116,39 @@ def plan_devices(
     return _plan_launched(launch, hardware, strategy, backend or (None if use_cpu else launch.backend))
 
 
-def plan_alone(use_cpu: bool, local_rank: int = -1) -> DevicePlan:
-    """Plan one device for this process by itself: the one of its `local_rank` in a job of several, else the current.
-
-    Imports torch.
-    """
-    import torch
-
-    plan = plan_devices(Launch(), strategy="none", use_cpu=use_cpu)
-    accelerator = accelerator_of(plan.device.partition(":")[0])
-    if not accelerator.in_torch_accelerator:
-        return plan
-    count = accelerator.count()
-    number = local_rank if 0 <= local_rank < count else torch.accelerator.current_device_index()
-    return replace(plan, device=accelerator.device(number))
-
-
 def _plan_alone(launch: Launch, hardware: Hardware, requested: str, why_cpu: str) -> DevicePlan:
     """Plan a process that no launcher started."""
     accelerator, count, kind = hardware.accelerator, hardware.count, hardware.kind
     default = "dp" if count > 1 and accelerator.replicates else "none"
     strategy = default if requested == "auto" else requested
     spec = STRATEGIES[strategy]
+    if accelerator.compiles and strategy != "none":
+        raise InputError(f"--strategy {strategy} does not work on {kind.upper()} devices; drop it.")
     if spec.spreads_layers:
-        if accelerator.compiles:
-            raise InputError(f"--strategy {strategy} does not work on {accelerator.kind.upper()} devices; drop it.")
         count = min(count, 1) if accelerator.single_device_per_process else count
         where = f"{count} {kind} device{'s' * (count > 1)}" if count else "the CPU"
         reason = f"local_rank is -1; layers of one model spread over {where}"
-        device = f"{kind}:0" if count else "cpu"
-        return DevicePlan(device, ParallelMode.NOT_PARALLEL, strategy, count, None, launch, reason)
+        return DevicePlan(accelerator.device(0), ParallelMode.NOT_PARALLEL, strategy, count, None, launch, reason)
     if count == 0:
         return DevicePlan("cpu", ParallelMode.NOT_PARALLEL, "none", 0, None, launch, why_cpu)
     if spec.replicates_model and not accelerator.replicates:
-        alternative = "drop it" if accelerator.compiles else f"use --nproc {count}, one process per device"
         raise InputError(
-            f"--strategy {strategy} is torch's DataParallel, which {kind} devices do not have; {alternative}."
+            f"--strategy {strategy} is torch's DataParallel, which {kind} devices do not have; use --nproc {count}, "
+            "one process per device."
         )
-    if spec.replicates_model and count > 1:
-        return DevicePlan(
-            f"{kind}:0",
-            ParallelMode.NOT_DISTRIBUTED,
-            strategy,
-            count,
-            None,
-            launch,
-            f"local_rank is -1 and this process sees {count} {kind} devices",
-            (note(f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster"),),
-        )
-    findings: tuple[Finding, ...] = ()
-    reason = f"local_rank is -1 and there is one {kind} device"
-    if count > 1:
-        reason = f"local_rank is -1; one of {count} {kind} devices"
-    if count > 1 and requested == "auto":
-        way = "" if accelerator.compiles else f"; --nproc {count} (or torchrun) uses all"
-        findings = (note(f"one of {count} {kind} devices is used{way}"),)
-    return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason, findings)
+    if count == 1:
+        reason = f"local_rank is -1 and there is one {kind} device"
+        return DevicePlan(f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch, reason)
+    if spec.replicates_model:
+        reason = f"local_rank is -1 and this process sees {count} {kind} devices"
+        advice = note(f"DataParallel copies the model at every step; --nproc {count} (or torchrun) is faster")
+        return DevicePlan(f"{kind}:0", ParallelMode.NOT_DISTRIBUTED, strategy, count, None, launch, reason, (advice,))
+    way = "" if accelerator.compiles else f"; --nproc {count} (or torchrun) uses all"
+    advice = note(f"one of {count} {kind} devices is used{way}")
+    return DevicePlan(
+        f"{kind}:0", ParallelMode.NOT_PARALLEL, "none", 1, None, launch,
+        f"local_rank is -1; one of {count} {kind} devices", (advice,) if requested == "auto" else (),
+    )  # fmt: skip
 
 
 def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: bool) -> None:
@@ -186,11 +159,12 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
     spec = None if strategy == "auto" else STRATEGIES[strategy]
     if launch.local_rank >= 0:
         if spec is not None and spec.one_process:
+            started = f"a launcher started {launch.world_size} (WORLD_SIZE)"
             raise InputError(
-                f"--strategy {strategy} works in one process, but {_started(launch)}; drop --strategy, or start with "
-                "python alone."
+                f"--strategy {strategy} works in one process, but "
+                f"{'--nproc starts several' if launch.is_worker else started}; drop it, or start with python alone."
             )
-        if on_cpu and backend is not None and not backend_of(backend).allowed_on_cpu:
+        if on_cpu and backend is not None and backend not in CPU_BACKENDS:
             raise InputError(
                 f"--ddp-backend {backend} works on accelerators only, but this is a CPU run; drop it, or give gloo."
             )
@@ -211,12 +185,6 @@ def check_strategy(launch: Launch, strategy: str, backend: str | None, on_cpu: b
         )
 
 
-def _started(launch: Launch) -> str:
-    if launch.is_worker:
-        return "--nproc starts several"
-    return f"a launcher started {launch.world_size} (WORLD_SIZE)"
-
-
 def _plan_launched(launch: Launch, hardware: Hardware, requested: str, backend: str | None) -> DevicePlan:
     """Plan a process that a launcher started: its shard of the rows on device `local_rank`."""
     accelerator, count, kind = hardware.accelerator, hardware.count, hardware.kind
@@ -226,13 +194,11 @@ def _plan_launched(launch: Launch, hardware: Hardware, requested: str, backend: 
             f"a launcher started {launch.world_size} processes (WORLD_SIZE), but on {kind.upper()} devices one "
             "process trains; start with python alone, or unset PJRT_DEVICE."
         )
-    place = f"launched as rank {launch.rank} of {launch.world_size}"
+    place, backend = f"launched as rank {launch.rank} of {launch.world_size}", backend or accelerator.backend
     if count == 0:
         reason = f"{place}; all ranks share the CPU"
-        backend = backend or hardware.accelerator.backend
         return DevicePlan("cpu", ParallelMode.DISTRIBUTED, strategy, 0, backend, launch, reason)
-    backend = backend or accelerator.backend
-    in_main_memory = backend_of(backend).in_main_memory
+    in_main_memory = backend == GLOO
     if in_main_memory and not accelerator.gloo_takes_tensors:
         raise DeviceError(
             f"{backend} supports CPUs and CUDA devices, not {kind}; drop --ddp-backend {backend} if given, start one "
@@ -272,10 +238,8 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
     """
     launch = plan.launch
     machine = host if launch.machine is None else launch.machine
-    uuid = getattr(properties, "uuid", None)
-    if uuid is not None:
-        address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-        return json.dumps([machine, str(uuid), address])
+    if (uuid := getattr(properties, "uuid", None)) is not None:
+        return json.dumps([machine, str(uuid), getattr(properties, "pci_bus_id", None)])
     kind, _, index = plan.device.partition(":")
     number = launch.local_rank if accelerator_of(kind).single_device_per_process else int(index)
     signs = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
@@ -283,42 +247,54 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
     return json.dumps([machine, kind, number, choice])
 
 
-def check_same_kind(places: Sequence[tuple[str, str]]) -> None:
-    """Raise DeviceError where ranks are on devices of two kinds, which would wait for each other in two backends.
+def check_devices(plan: DevicePlan, places: Sequence[Sequence[str]]) -> None:
+    """Raise InputError where two ranks are on the same device, or on devices of two kinds.
 
-    `places` are kind and backend of all ranks, in rank order.
+    `places` have kind, backend and identity of each rank's device, in rank order; no identity where ranks may share.
+    Ranks on two kinds would wait for each other in two backends.
     """
-    first = places[0]
-    for rank, place in enumerate(places):
-        if place != first:
+    identities = [identity for *_, identity in places]
+    for rank, (kind, backend, identity) in enumerate(places):
+        if [kind, backend] != list(places[0][:2]):
             raise DeviceError(
-                f"rank 0 is on {first[0]} with {first[1]}, rank {rank} on {place[0]} with {place[1]}; expected one "
-                f"kind of device. Does the GPU of rank {rank if place[0] == 'cpu' else 0} work (nvidia-smi)? "
-                "Otherwise start all with --cpu."
+                f"rank 0 is on {places[0][0]} with {places[0][1]}, rank {rank} on {kind} with {backend}; expected one "
+                f"kind of device. Does the GPU of rank {rank if kind == 'cpu' else 0} work (nvidia-smi)? Otherwise "
+                "start all with --cpu."
             )
-
-
-def check_own_device(plan: DevicePlan, identities: Sequence[str]) -> None:
-    """Raise InputError if two ranks are on the same device; `identities` has one of each rank, in rank order."""
-    for rank, identity in enumerate(identities):
-        first = identities.index(identity)
-        if first < rank:
-            accelerator = accelerator_of(plan.device.partition(":")[0])
+        if identity and (first := identities.index(identity)) < rank:
             raise InputError(
                 f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
-                f"{plan.backend} refuses; start one process per device, let the scheduler bind each task to its own "
-                f"(srun --gpus-per-task=1), {_otherwise(accelerator)}."
+                f"{backend} refuses; start one process per device, let the scheduler bind each task to its own "
+                f"(srun --gpus-per-task=1), {_otherwise(accelerator_of(kind))}."
             )
+
+
+def choose_threads(environment: Mapping[str, str], launch: Launch, cores: int) -> int | None:
+    """The number of threads for this process, or None to keep the current setting.
+
+    torchrun sets OMP_NUM_THREADS=1 when it starts several processes. Only that setting (recognized by
+    TORCHELASTIC_RUN_ID) is overridden, and only if cores would stay idle. If nothing is set, several processes on one
+    machine share its cores.
+    """
+    several = launch.local_world_size > 1
+    share = max(1, cores // launch.local_world_size)
+    by_srun = environment.get("SLURM_CPUS_PER_TASK", "")
+    # srun binds a task to its cores, and `cores` counts only those. torchrun's processes share the cores of one task.
+    if several and launch.launcher == "srun" and by_srun.isdecimal():
+        share = max(1, min(cores, int(by_srun)))
+    setting = environment.get("OMP_NUM_THREADS")
+    if setting is None:
+        return share if several else None
+    by_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in environment
+    return share if by_torchrun and share > 1 else None
 
 
 def count_devices() -> int:
     """The number of processes of `--nproc gpu`: one per accelerator. Raises DeviceError if there is none."""
     hardware = Hardware.detect()
-    if hardware.accelerator.compiles:
+    if hardware.accelerator.compiles or hardware.count == 0:
         raise DeviceError(
-            f"--nproc gpu starts one process per GPU, but on {hardware.kind.upper()} devices one process trains; "
+            "--nproc gpu starts one process per GPU, but there is none (on TPUs one process trains); give a number, or "
             "drop it."
         )
-    if hardware.count == 0:
-        raise DeviceError("--nproc gpu starts one process per GPU, but there is no accelerator; give a number.")
     return hardware.count

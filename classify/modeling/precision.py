@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from classify.distributed.torch_settings import get_products, set_products
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.launch.devices import Accelerator, accelerator_of
-from classify.launch.process import get_products, set_products
 from classify.modeling.cpu_layers import capabilities
 
 # Hidden size from which bf16 products on a CPU save more time than rounding to bf16 costs.

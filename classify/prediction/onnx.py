@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from classify.data.sampler import batch_by_tokens
 from classify.data.tokenize import get_padding_id
-from classify.distributed.alone import Alone
 from classify.errors import EXCERPT, InputError
 from classify.files import read_json
 from classify.launch.launch import Launch
@@ -57,6 +57,30 @@ class JSONTokenizer:
         """The id of a token, None where it is unknown."""
         found: int | None = self.backend_tokenizer.token_to_id(token)
         return found
+
+
+class Alone:
+    """What prediction asks of `World`, without torch: the only process has no one to exchange with."""
+
+    rank, world_size, is_main = 0, 1, True
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def check_same(self, kinds: Mapping[str, str]) -> None:
+        pass
+
+    def sync_errors(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def all_reduce_max(self, value: int) -> int:
+        return value
+
+    def close(self, error: BaseException | None = None) -> None:
+        self.closed = True
 
 
 class OnnxPredictor(Predictor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,13 +14,14 @@ import torch
 
 from classify.data.tokenize import get_padding_id, load_tokenizer
 from classify.distributed.group import announce_errors, start
+from classify.distributed.torch_settings import default_modes, prepare_threads
 from classify.distributed.world import World
 from classify.errors import DeviceError, InputError
 from classify.evaluation.inference import compute_local_logits
 from classify.evaluation.scope import Scope
-from classify.launch import process
+from classify.launch.devices import accelerator_of
 from classify.launch.launch import Launch
-from classify.launch.plan import plan_alone, plan_devices
+from classify.launch.plan import DevicePlan, plan_devices
 from classify.modeling.classifier import Classifier, choose_packing
 from classify.modeling.load import check_ids, load_trained, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
@@ -82,19 +84,15 @@ class PyTorchPredictor(Predictor):
     def _settings(self) -> Iterator[None]:
         """Compute on this predictor's device, in its precision; the process's own settings are restored."""
         device = self.world.device
-        process.prepare_threads()
+        prepare_threads()
         index = device.index if self.world.accelerator.in_torch_accelerator else None
-        with (
-            torch.accelerator.device_index(index),
-            fp32_products(self.classifier.precision.products),
-            process.default_modes(),
-        ):
+        with torch.accelerator.device_index(index), fp32_products(self.classifier.precision.products), default_modes():
             yield
 
 
 def start_world(launch: Launch, *, use_cpu: bool) -> World:
     """Set up this process's device and, behind a launcher, the process group."""
-    return start(plan_devices(launch, use_cpu=use_cpu) if launch.is_launched else plan_alone(use_cpu))
+    return start(plan_devices(launch, use_cpu=use_cpu) if launch.is_launched else _plan_alone(use_cpu))
 
 
 def _make_local_world(use_cpu: bool) -> World:
@@ -102,8 +100,18 @@ def _make_local_world(use_cpu: bool) -> World:
     local_rank = -1
     with contextlib.suppress(DeviceError):  # variables that nobody asked about
         local_rank = Launch.read().local_rank
-    plan = plan_alone(use_cpu, local_rank)
+    plan = _plan_alone(use_cpu, local_rank)
     return World(plan, torch.device(plan.device))
+
+
+def _plan_alone(use_cpu: bool, local_rank: int = -1) -> DevicePlan:
+    """Plan one device for this process by itself: the one of its `local_rank` in a job of several, else the current."""
+    plan = plan_devices(Launch(), strategy="none", use_cpu=use_cpu)
+    accelerator = accelerator_of(torch.device(plan.device).type)
+    if not accelerator.in_torch_accelerator:
+        return plan
+    number = local_rank if 0 <= local_rank < accelerator.count() else torch.accelerator.current_device_index()
+    return dataclasses.replace(plan, device=accelerator.device(number))
 
 
 def _load_tokenizer(folder: str) -> Any:
@@ -118,7 +126,7 @@ def _load_tokenizer(folder: str) -> Any:
 
 
 @quiet_libraries()
-@process.default_modes()
+@default_modes()
 def load(folder: str, *, use_cpu: bool, precision: str, launch: Launch | None) -> PyTorchPredictor:
     """Load a result folder; see `load_classifier`."""
 

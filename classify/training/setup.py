@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +25,13 @@ from classify.data.tokenize import (
     tokenize,
     tokenize_columns,
 )
+from classify.distributed.torch_settings import set_products
 from classify.distributed.world import World
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import Array, Sampling, Scores
 from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe
-from classify.launch.process import set_products
 from classify.modeling.classifier import Classifier, choose_packing
 from classify.modeling.coverage import check_coverage
 from classify.modeling.load import (
@@ -284,7 +283,7 @@ def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
     output, world = context.output, context.world
     for finding in decisions(new):
         output.log_decision(finding)
-    ranks = f"ranks: {describe.line(world.topology, os.environ)}"
+    ranks = f"ranks: {describe.line(world.topology)}"
     if world.world_size > 1:
         output.log(ranks)
     elif world.is_main:

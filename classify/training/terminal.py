@@ -7,7 +7,7 @@ import operator
 import time
 from typing import Any
 
-from classify.config.output import OutputConfig
+from classify.config.schema import OutputConfig
 from classify.console import allow_progress, print_line
 from classify.errors import escape_controls
 from classify.findings import Finding

@@ -137,17 +137,6 @@ def test_paths_are_relative_to_where_the_run_was_started(run: RunConfig, tmp_pat
     assert parse("--resume", f"../{FOLDER}").data.test_data == "test.csv", "the whole project was moved"
 
 
-def test_without_a_folder_the_newest_runs_are_named(run: RunConfig, tmp_path: Path) -> None:
-    store("{}", "runs/my-2")
-    os.utime("runs/my-1/run.json", (1, 1))
-    with pytest.raises(InputError) as caught:
-        parse("--resume")
-    assert str(caught.value) == (
-        "--resume without --data must name the folder of a run, e.g. --resume runs/my-1. Got nothing "
-        "instead; the newest are runs/my-2, runs/my-1."
-    )
-
-
 BROKEN = {
     "not JSON": ("{", r"run\.json: expected the settings of a run under 'config'\. Got something else"),
     "a list": ([1], "expected the settings of a run"),

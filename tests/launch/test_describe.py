@@ -15,7 +15,7 @@ def test_two_machines_with_two_npus_each() -> None:
     places = [(e["machine"], e["rank"], e["local_rank"], e["device"]) for e in topology]
     assert places == [(0, 0, 0, "npu:0"), (0, 1, 1, "npu:1"), (1, 2, 0, "npu:0"), (1, 3, 1, "npu:1")]
     assert plan.backend == "hccl"
-    text = table(topology, plan, 64, {})
+    text = table(topology, plan, 64)
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["yes", "no", "no", "no"]
     assert text.count("about 16") == 4
     printed = words(topology, plan)

@@ -50,9 +50,9 @@ def test_mpirun_under_slurm_is_not_srun(rank: int) -> None:
 def test_a_local_rank_of_minus_one_is_none() -> None:
     assert Launch.read({"LOCAL_RANK": "-1"}) == Launch()
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    with pytest.raises(DeviceError, match="LOCAL_RANK is not; it chooses the device"):
+    with pytest.raises(DeviceError, match="LOCAL_RANK is not set; start with torchrun"):
         Launch.read({**place, "LOCAL_RANK": "-1"})
-    with pytest.raises(DeviceError, match="LOCAL_WORLD_SIZE=0: expected the number of processes"):
+    with pytest.raises(DeviceError, match="LOCAL_WORLD_SIZE above 0; correct them"):
         Launch.read({**place, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "0"})
 
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from classify.launch.launch import Launch, _sagemaker_host
+from classify.launch.launch import Launch
 from classify.launch.plan import Hardware, plan_devices
-
-
-def test_outside_a_container_nothing_is_assumed() -> None:
-    assert _sagemaker_host({}) is None
-    assert _sagemaker_host({"SM_HOSTS": "not JSON"}) is None
 
 
 def variables(rank: int, local: int) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classify.config.devices import DeviceConfig
+from classify.config.schema import DeviceConfig
 from classify.distributed.group import start
 from classify.distributed.world import World
 from classify.launch.launch import Launch

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from classify import console
-from classify.config.output import OutputConfig
-from classify.config.schema import TrainingConfig
+from classify.config.schema import OutputConfig, TrainingConfig
 from classify.console import ProgressLines, progress_bar
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.evaluation.inference import compute_logits

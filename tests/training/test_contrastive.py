@@ -137,5 +137,5 @@ def test_zero_epochs_keep_the_start(model_folder: Path, tmp_path: Path, capsys: 
     assert torch.equal(load_file(out / "model.safetensors")["classifier.weight"], start["classifier.weight"])
     train(make_config(model_folder, table, tmp_path / "out", **few, resume_from_checkpoint=True))
     assert "this run is finished" in capsys.readouterr().out
-    with pytest.raises(InputError, match="--epochs 0 trains nothing, but --head random"):
+    with pytest.raises(InputError, match="--epochs 0 and --head random contradict"):
         train(make_config(model_folder, table, tmp_path / "other", num_train_epochs=0.0, head="random"))

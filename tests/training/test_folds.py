@@ -192,8 +192,8 @@ def test_few_rows_are_cross_validated_by_themselves(
     assert len(after) == 62
     alike = f"train --data {more} --model {model_folder} --cpu --output-dir {tmp_path / 'no'} --split-like {out}"
     for flags, fault in (
-        ("--patience 2", "its 5 folds leaves no validation rows, which --patience needs"),
-        ("--max-minutes 5", "limits a single training, but --split-like"),
+        ("--patience 2", "its 5 folds and --patience 2 contradict each other"),
+        ("--max-minutes 5", "with its 5 folds and --max-minutes 5 contradict"),
         ("--folds 0", "has 5 folds, and --folds 0 holds rows out"),
     ):
         assert main([*alike.split(), *flags.split()]) == 2
@@ -232,10 +232,10 @@ def test_groups_share_a_fold(model_folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"folds": 1}, "--folds 1 leaves no row to train on"),
-        ({"max_minutes": 1.0}, "--max-minutes limits a single training, but --folds 3 trains 4 models"),
-        ({"patience": 2}, "leaves no validation rows, which --patience needs"),
-        ({"eval_data": "my.csv"}, "leaves no validation rows, which --eval-data needs"),
+        ({"folds": 1}, "--folds must be a whole number from 2 to 100, or 0"),
+        ({"max_minutes": 1.0}, "--folds 3 and --max-minutes 1 contradict"),
+        ({"patience": 2}, "--folds 3 and --patience 2 contradict"),
+        ({"eval_data": "my.csv"}, "--folds 3 and --eval-data my.csv contradict"),
     ],
 )
 def test_what_folds_cannot_do_is_refused(

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 import classify.training.run as run
 from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
+from classify.distributed.torch_settings import get_products, set_products
 from classify.errors import InputError, Interrupted
-from classify.launch.process import get_products, set_products
 from classify.modeling.precision import (
     FP32,
     Precision,
@@ -212,7 +212,7 @@ def test_half_precision_of_a_cpu_is_not_fp16() -> None:
     [
         ({"opt_level": "O0", "precision": "bf16"}, "--opt-level O0 and --precision bf16 contradict"),
         ({"opt_level": "O2", "precision": "fp32"}, "--opt-level O2 and --precision fp32 contradict"),
-        ({"opt_level": "O2", "strategy": "fsdp"}, "--opt-level O2 keeps half weights, which --strategy fsdp"),
+        ({"opt_level": "O2", "strategy": "fsdp"}, "--opt-level O2 and --strategy fsdp contradict"),
         ({"opt_level": "O4"}, "--opt-level must be one of O0, O1, O2, O3"),
     ],
 )
