@@ -6,11 +6,10 @@ import errno
 import sys
 import time
 import unicodedata
-import warnings
 from collections.abc import Sequence
 from typing import Any, Self, TextIO
 
-from tqdm import TqdmWarning, tqdm
+from tqdm import tqdm
 
 from classify.errors import discard_output
 
@@ -52,7 +51,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 class ProgressLines:
-    """Progress as lines of a log, with the interface of a tqdm bar: the first after ten seconds."""
+    """Progress as a line every ten seconds, with the methods of a tqdm bar, for logs and pipes."""
 
     disable = False
 
@@ -68,23 +67,21 @@ class ProgressLines:
         self.close()
 
     def update(self, count: float | None = 1) -> None:
-        """Count further units; print a line where one is due."""
         self._count += int(count or 0)
         now = time.monotonic()
         if now - self._printed < _INTERVAL:
             return
         self._printed, rate = now, (self._count - self._initial) / (now - self._start)
         left = f"{(self._total - self._count) / rate:,.0f} s left" if rate else "time left unknown"
-        parts = [f"{self._count:,} of {self._total:,} {self._unit}s", f"{rate:,.3g} {self._unit}s/s", left]
+        done = f"{self._count:,} of {self._total:,} {self._unit}s, {rate:,.3g} {self._unit}s/s, {left}"
         # Standard output, unless it holds results: standard error is for errors only.
-        print_line(", ".join([*parts, *([self._postfix] if self._postfix else [])]), self._file)
+        print_line(f"{done}, {self._postfix}" if self._postfix else done, self._file)
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-        """Set what the next line ends with."""
         self._postfix = text
 
     def close(self) -> None:
-        """tqdm's method; lines need no end."""
+        pass
 
 
 def progress_bar(
@@ -95,18 +92,12 @@ def progress_bar(
     Nothing is shown unless `enabled`. A bar that is `delayed` appears after two seconds. `lines` is where lines go,
     standard output by default.
     """
-    enabled = enabled and total > done
-    notebook = "ipykernel" in sys.modules
-    shown = enabled and _allowed and (notebook or is_terminal(sys.stderr))
-    if enabled and _allowed and not shown:
+    enabled = enabled and _allowed and total > done
+    has_bar = "ipykernel" in sys.modules or is_terminal(sys.stderr)
+    if enabled and not has_bar:
         return ProgressLines(total, done, unit, lines)
-    kind = tqdm
-    if shown and notebook:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets it is a bar of characters
-            from tqdm.auto import tqdm as kind
-    return kind(
-        total=total, initial=done, disable=not shown, leave=False, unit=unit, dynamic_ncols=True,
+    return tqdm(
+        total=total, initial=done, disable=not enabled, leave=False, unit=unit, dynamic_ncols=True,
         unit_scale=total >= 10_000,  # 12.3k
         delay=_DELAY if delayed else 0,
     )  # fmt: skip

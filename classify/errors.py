@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 # errno values of disk errors that the user can fix: full, over quota, failing, read-only.
@@ -22,9 +21,8 @@ _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _PATH_FAULTS = (
     errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
-# Files below these folders belong to the installation.
-_INSTALLED = (Path(sys.prefix), Path(__file__).parent)
-
+# Files below these folders belong to the installation: that one is missing is no fault of the user.
+_INSTALLED = (sys.prefix, os.path.dirname(__file__))
 # All control characters except line feeds and tabs.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -119,16 +117,11 @@ def disk_refusal(error: BaseException) -> str | None:
     if match is not None:
         number, users_path = int(match[1]), True
     elif isinstance(error, OSError) and error.errno is not None:
-        number, users_path = error.errno, error.filename is not None and not _is_installed(error.filename)
+        named = error.filename is not None and not str(error.filename).startswith(_INSTALLED)
+        number, users_path = error.errno, named
     else:
         return None
     return os.strerror(number) if number in _DISK_FAULTS or (number in _PATH_FAULTS and users_path) else None
-
-
-def _is_installed(name: str | bytes | int) -> bool:
-    return not isinstance(name, int) and any(
-        Path(os.fsdecode(name)).absolute().is_relative_to(folder) for folder in _INSTALLED
-    )
 
 
 class CheckpointError(ClassifyError):

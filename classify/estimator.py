@@ -210,20 +210,12 @@ def _name_classes(classes: npt.NDArray[Any]) -> list[str]:
 
 def _check_texts(texts: Any) -> list[str]:
     """A list of the texts. Raises ValueError for anything but strings."""
-    if isinstance(texts, str) or not hasattr(texts, "__len__"):
-        raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
     if getattr(texts, "ndim", 1) == 2 and texts.shape[1] == 1:  # a column that a pipeline selected
         texts = np.asarray(texts)[:, 0]
-    listed = list(texts)
-    wrong = [place for place, text in enumerate(listed) if not isinstance(text, str)]
-    if getattr(texts, "ndim", 1) == 1 and 0 < len(wrong) < len(listed):
-        raise ValueError(
-            f"X must have a string for each row. Got {describe(listed[wrong[0]])} at index {wrong[0]} instead."
-        )
-    if wrong and all(isinstance(text, tuple | list) and len(text) == 2 for text in listed):
-        raise ValueError("X must have a string for each row. Got pairs instead; classify.train takes pairs of texts.")
-    if getattr(texts, "ndim", 1) != 1 or wrong:
-        raise ValueError(f"X must be a list, an array or a column of strings. Got {describe(texts)} instead.")
-    if not listed:
-        raise ValueError("X must have at least one text.")
+    is_column = not isinstance(texts, str) and hasattr(texts, "__len__") and getattr(texts, "ndim", 1) == 1
+    listed = list(texts) if is_column else []
+    wrong = next((place for place, text in enumerate(listed) if not isinstance(text, str)), None)
+    if not listed or wrong is not None:
+        what = describe(texts) if wrong is None else f"{describe(listed[wrong])} at index {wrong}"
+        raise ValueError(f"X must be a list, an array or a column of strings, at least one. Got {what} instead.")
     return listed

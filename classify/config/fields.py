@@ -73,7 +73,7 @@ def option(
     several: bool = False,
     common: bool = False,
     restored: bool = True,
-    path: Literal["table", "model"] | None = None,
+    is_path: bool = False,
 ) -> Any:
     """Declare a dataclass field that is an option of the program.
 
@@ -81,12 +81,12 @@ def option(
     what another value would change; see `Effect`. `switch` holds the values for true and false: YAML reads `off` as
     false, a flag without a value is true. `metavar` names the value in the help. `several` values, of one flag or of a
     flag that is given again, are joined by commas. Only `common` options are in the short help. An option that is not
-    `restored` belongs to one command, so --resume does not take it from the earlier run. A `path` is resolved against
-    the folder of that run.
+    `restored` belongs to one command, so --resume does not take it from the earlier run. What `is_path` is resolved
+    against the folder of that run.
     """
     metadata = {
         "help": help, "flags": flags, "check": check, "affects": frozenset(affects), "switch": switch,
-        "metavar": metavar, "several": several, "common": common, "restored": restored, "path": path,
+        "metavar": metavar, "several": several, "common": common, "restored": restored, "is_path": is_path,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -139,12 +139,19 @@ def convert(spec: dataclasses.Field[Any], hint: Any, raw: Any, name: str) -> Any
 
 def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = None) -> Any:
     """Convert `raw` to the first of the types `kinds` that fits. Raises InputError, which calls the value `name`."""
+    expected = []
     for kind in kinds:
-        value = as_switch(raw, or_name=str in kinds) if kind is bool else _as_kind(kind, raw)
-        is_word = typing.get_origin(kind) is Literal
-        if value is not None and (check is None or is_word or check.holds(value)):
+        words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        if words and isinstance(raw, str) and raw in words:
+            return raw
+        value = None if words else _as_kind(kind, raw, or_name=str in kinds)
+        if value is not None and (check is None or check.holds(value)):
             return value
-    raise InputError(f"{name} must be {_describe_kinds(kinds, check)}. Got {describe(raw)} instead.")
+        if words:
+            expected.append(("one of " if len(words) > 1 else "") + ", ".join(words))
+        elif kind in _EXPECTED:
+            expected.append(f"{_EXPECTED[kind]} {check.description}" if check else _EXPECTED[kind])
+    raise InputError(f"{name} must be {', or '.join(expected)}. Got {describe(raw)} instead.")
 
 
 def describe(value: Any) -> str:
@@ -160,14 +167,21 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     return (hint,) if typing.get_origin(hint) is Literal else (typing.get_args(hint) or (hint,))
 
 
-def _as_kind(kind: Any, raw: Any) -> Any:
-    """Convert `raw` to `kind`; None if that is not possible."""
-    if typing.get_origin(kind) is Literal:
-        return raw if isinstance(raw, str) and raw in typing.get_args(kind) else None
+def _as_kind(kind: Any, raw: Any, *, or_name: bool) -> Any:
+    """Read `raw` as a bool, name or finite number, or None if it is none; "1e3" and 2.0 are whole numbers too."""
+    if kind is bool:
+        return as_switch(raw, or_name=or_name)
+    if isinstance(raw, bool) or kind not in (str, int, float):
+        return None
     if kind is str:
-        is_text = isinstance(raw, str | int | float | Path) and not isinstance(raw, bool) and raw != ""
-        return expand_home(str(raw)) if is_text else None
-    return _as_number(kind, raw) if kind in (int, float) else None
+        return expand_home(str(raw)) if isinstance(raw, str | int | float | Path) and raw != "" else None
+    try:
+        number = float(raw)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        return None
+    return kind(number)
 
 
 def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
@@ -182,29 +196,3 @@ def as_switch(raw: Any, *, or_name: bool = False) -> bool | None:
 def expand_home(text: str) -> str:
     """Replace ~ by the home folder, since a shell leaves it in --data=~/my.csv; other texts stay as they are."""
     return os.path.expanduser(text) if text.startswith("~/") else text
-
-
-def _as_number(kind: type, raw: Any) -> int | float | None:
-    """Read `raw` as a finite number of that kind, or None; "1e3" and 2.0 are whole numbers too."""
-    if isinstance(raw, bool):
-        return None
-    try:
-        number = float(raw)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    if not math.isfinite(number):
-        return None
-    if kind is float:
-        return number
-    return int(number) if number.is_integer() else None
-
-
-def _describe_kinds(kinds: tuple[Any, ...], check: Check | None) -> str:
-    expected = []
-    for kind in kinds:
-        if typing.get_origin(kind) is Literal:
-            names = typing.get_args(kind)
-            expected.append(("one of " if len(names) > 1 else "") + ", ".join(names))
-        elif kind in _EXPECTED:
-            expected.append(f"{_EXPECTED[kind]} {check.description}" if check else _EXPECTED[kind])
-    return ", or ".join(expected)

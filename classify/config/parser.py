@@ -119,19 +119,6 @@ class Parser(argparse.ArgumentParser):
         known = flag.replace("_", "-")
         return known + sign + value if flag.startswith("--") and known in self._option_string_actions else word
 
-    def parse(self, words: Sequence[str], required: Sequence[str] = ()) -> argparse.Namespace:
-        """Parse all words. Raises InputError with every unknown word and missing `required` flag."""
-        options, unknown = self.parse_known_args(words)
-        for name, value in vars(options).items():
-            if isinstance(value, str):
-                setattr(options, name, expand_home(value))
-        faults = self.find_unknown(unknown)
-        missing = [name for name in required if not getattr(options, name, None)]
-        faults += [f"--{name.replace('_', '-')} must be given. See {self.prog} --help." for name in missing]
-        if faults:
-            raise InputError(*faults)
-        return options
-
     def find_unknown(self, words: Sequence[str]) -> list[str]:
         """One message per unknown flag; if there is none, one per word without a flag."""
         foreign = {*hf_arguments.NAMES} - {"debug"}
@@ -156,7 +143,10 @@ class CommandParser(Parser, Generic[Options]):
 
     def read(self, words: Sequence[str], required: Sequence[str] = ()) -> Options:
         """Parse all words and convert each value. Raises InputError with all faults."""
-        given, faults = vars(self.parse(words, required)), ErrorList()
+        options, unknown = self.parse_known_args(words)
+        given, faults = vars(options), ErrorList(self.find_unknown(unknown))
+        missing = [name for name in required if not given.get(name)]
+        faults += [f"--{name.replace('_', '-')} must be given. See {self.prog} --help." for name in missing]
         values: dict[str, Any] = {}
         for spec in fields(self._kind):  # type: ignore[arg-type]
             if spec.name in given:

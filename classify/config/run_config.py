@@ -166,27 +166,17 @@ class RunConfig:
 
     def flags_without_effect(self, *, fits_head: bool) -> list[str]:
         """The explicit flags for steps, or the head's fit, that the resolved settings do without."""
-        training = self.training
+        training, explicit = self.training, self.explicit_values()
         if training.epochs > 0 or training.max_steps > 0:
             return []
-        explicit = self.explicit_values()
         unused: tuple[Effect, ...] = ("epochs",) if training.contrastive_steps else ("epochs", "steps")
-        names = [name for name in fields_that_affect(*unused) if name in explicit]
-        if "class_weights" in explicit and not fits_head:
-            names.append("class_weights")
-        return [shown_name(FIELDS[name][1]) for name in names]
+        names = fields_that_affect(*unused) + ([] if fits_head else ["class_weights"])
+        return [shown_name(FIELDS[name][1]) for name in names if name in explicit]
 
     def notes_without_effect(self, *, fits_head: bool) -> list[str]:
-        """Notes on explicit flags that the other resolved settings leave without effect."""
-        unused, explicit = self.flags_without_effect(fits_head=fits_head), self.explicit_values()
-        notes = [_note_unused("epochs", unused, "--epochs 3")] if unused else []
-        of_lora = [shown_name(FIELDS[name][1]) for name in ("lora_rank", "lora_alpha") if name in explicit]
-        if of_lora and not self.model.lora:
-            notes.append(_note_unused("--lora,", of_lora, "--lora"))
-        metric = shown_name(FIELDS["metric_for_best_model"][1])
-        if "metric_for_best_model" in explicit and self.training.keep == "last" and metric not in unused:
-            notes.append(f"with --keep last, {metric} selects no weights; drop one of them")
-        return notes
+        """A note on explicit flags that are for epochs, where the resolved settings train none."""
+        flags = self.flags_without_effect(fits_head=fits_head)
+        return [f"without epochs no effect: {', '.join(flags)}; add --epochs 3, or drop that"] if flags else []
 
     @property
     def names_model(self) -> bool:
@@ -221,12 +211,6 @@ class RunConfig:
         values = {part: dataclasses.asdict(getattr(self, part)) for part in _PARTS}
         values["model"]["model"] = self.model.name
         return values
-
-
-def _note_unused(missing: str, flags: Sequence[str], remedy: str) -> str:
-    """The note that flags have no effect without something, which `remedy` adds."""
-    verb, them = ("have", "them") if len(flags) > 1 else ("has", "it")
-    return f"without {missing} {', '.join(flags)} {verb} no effect; add {remedy}, or drop {them}"
 
 
 def _show(name: str, value: Any) -> str:

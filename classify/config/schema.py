@@ -29,7 +29,7 @@ _SHARE = between(0, 1, include_high=True)
 _EACH_STEP: set[Effect] = {"later steps", "steps"}
 _EPOCHS: set[Effect] = {"later steps", "epochs"}
 
-_table = functools.partial(option, None, metavar="FILE", several=True, common=True, path="table")
+_table = functools.partial(option, None, metavar="FILE", several=True, common=True, is_path=True)
 _column = functools.partial(option, None, metavar="COLUMN")
 
 
@@ -100,7 +100,7 @@ class DataConfig(ReadConfig):
         None, "format of --split-by-time as of strptime, e.g. '%d/%m/%Y' (default: ISO 8601, or numbers)"
     )
     split_like: str | None = option(
-        None, "output folder of an earlier run, whose rows keep their split or fold", metavar="DIR", path="table"
+        None, "output folder of an earlier run, whose rows keep their split or fold", metavar="DIR", is_path=True
     )
     folds: int | None = option(
         None, "cross-validation folds, after which all rows train; 0: hold rows out (default: 5, or 3 if slow, below "
@@ -147,7 +147,7 @@ class ModelConfig:
         None,
         f"folder, or name on the Hugging Face hub (default: {DEFAULT_MODEL}, or {MULTILINGUAL_MODEL} "
         "for texts that are not English)",
-        "--model", "--model-name-or-path", affects={"identity"}, common=True, path="model",
+        "--model", "--model-name-or-path", affects={"identity"}, common=True, is_path=True,
     )  # fmt: skip
     head: Literal["auto", "probe", "random", "keep"] = option(
         "auto",

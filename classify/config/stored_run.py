@@ -60,27 +60,19 @@ def stored_values(folder: Path, flag: str = "--resume") -> dict[str, Any]:
     for name in [name for name in stored if name in FIELDS and name not in automatic]:
         value, spec = stored[name], FIELDS[name][1]
         if spec.metadata["restored"] and value != spec.default and value is not None:
-            kind = spec.metadata["path"]
-            is_path = kind is not None and isinstance(value, str)
-            values[name] = _resolve_path(value, base, keep=kind == "model") if is_path else value
+            is_path = spec.metadata["is_path"] and isinstance(value, str)
+            values[name] = _resolve_path(value, base) if is_path else value
     return values
 
 
-def _resolve_path(name: str, base: Path, keep: bool) -> str:
-    """Resolve a run's path against its working directory `base`.
-
-    A missing path is returned unchanged with `keep`, else resolved where it looks like a file.
-    """
+def _resolve_path(name: str, base: Path) -> str:
+    """A run's path, or list of paths, in its working directory `base`, where it is still there."""
     parts = split_paths(name)
     if len(parts) > 1:
-        return ",".join(_resolve_path(part, base, keep) for part in parts)
-    if Path(name).is_absolute() or base.resolve() == Path.cwd():
-        return name
+        return ",".join(_resolve_path(part, base) for part in parts)
     there = base / name
-    if there.exists() or glob.glob(str(there), recursive=True):
-        return str(there)
-    # The name of a data set on a hub has a colon.
-    return name if keep or Path(name).exists() or ":" in name else str(there)
+    is_there = there.exists() or glob.glob(str(there), recursive=True)
+    return str(there) if is_there and base.resolve() != Path.cwd() else name
 
 
 def earlier_commands(folder: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ import re
 import socket
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,11 +51,21 @@ def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
         torch.set_num_threads(threads)
     if accelerator_of(device.type).in_torch_accelerator:
         torch.accelerator.set_device_index(device.index)
+    places = [_describe_place(plan)]
     if plan.parallel_mode is ParallelMode.DISTRIBUTED:
-        _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
-    world = World(plan, device, timeout=timeout_seconds)
-    world.topology = _topology(world)
-    return world
+        places = _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
+    # If the launcher does not number the machines, they are numbered in order of their first rank.
+    hosts = list(dict.fromkeys(place["host"] for place in places))
+    topology = [
+        {
+            "machine": hosts.index(place["host"]) if place["machine"] is None else place["machine"],
+            "rank": rank,
+            "local_rank": place["local_rank"],
+            "device": place["device"],
+        }
+        for rank, place in enumerate(places)
+    ]
+    return World(plan, device, topology, timeout=timeout_seconds)
 
 
 @contextlib.contextmanager
@@ -76,8 +85,8 @@ def announce_errors(launch: Launch, start_world: Callable[[], World]) -> Iterato
         raise
 
 
-def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
-    """Meet the other ranks and form the default process group."""
+def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> list[dict[str, Any]]:
+    """Meet the other ranks and form the default process group; the places of all ranks, in rank order."""
     global _formed
     launch = plan.launch
     if torch.distributed.is_initialized():
@@ -98,9 +107,8 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
     _import_backend(plan)
     with _explain_failure(f"rank {launch.rank} of {launch.world_size}", address, port, timeout):
         store = _open_store(launch, timeout)
-        owns_device = plan.n_gpu > 0 and not plan.exchanges_in_main_memory  # else ranks may share one
-        place = [torch.device(plan.device).type, plan.backend, _identity(plan) if owns_device else ""]
-        check_devices(plan, [json.loads(text) for text in _exchange(store, launch, json.dumps(place))])
+        places = _exchange(store, launch, _describe_place(plan))
+        check_devices(plan, places)
         torch.distributed.init_process_group(
             plan.backend,
             store=store,
@@ -108,9 +116,10 @@ def _form_group(plan: DevicePlan, timeout: datetime.timedelta) -> None:
             world_size=launch.world_size,
             timeout=timeout,
             # The ranks connect here, inside the block that explains a hang, and not at the first collective.
-            device_id=torch.device(plan.device) if owns_device else None,
+            device_id=torch.device(plan.device) if plan.owns_device else None,
         )
     _formed += 1
+    return places
 
 
 def _import_backend(plan: DevicePlan) -> None:
@@ -220,42 +229,31 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
     return torch.distributed.PrefixStore(f"classify/attempt-{attempt}/group-{_formed}", store)
 
 
-def _identity(plan: DevicePlan) -> str:
-    device = torch.device(plan.device)
+def _describe_place(plan: DevicePlan) -> dict[str, Any]:
+    """Machine, device and backend of this rank, which all ranks see before the group is formed."""
+    device, launch, host = torch.device(plan.device), plan.launch, socket.gethostname()
     get_properties = getattr(getattr(torch, device.type), "get_device_properties", None)
-    properties = None if get_properties is None else get_properties(device)
-    return device_identity(plan, os.environ, properties, socket.gethostname())
+    properties = get_properties(device) if plan.owns_device and get_properties is not None else None
+    return {
+        "host": host,
+        "machine": launch.machine,
+        "local_rank": launch.local_rank,
+        "device": plan.device,
+        "kind": device.type,
+        "backend": plan.backend,
+        "identity": device_identity(plan, os.environ, properties, host) if plan.owns_device else "",
+    }
 
 
-def _exchange(store: torch.distributed.Store, launch: Launch, text: str) -> list[str]:
-    """Gather one string per rank, in rank order, before the group is formed. A collective.
+def _exchange(store: torch.distributed.Store, launch: Launch, place: dict[str, Any]) -> list[dict[str, Any]]:
+    """Gather the ranks' places, in rank order, before the group is formed. A collective.
 
-    Rank 0 may serve the store, so it returns last: the strings may make every rank exit.
+    Rank 0 may serve the store, so it returns last: the places may make every rank exit.
     """
     ranks = range(launch.world_size)
-    store.set(f"device/{launch.rank}", text)
-    texts = [value.decode() for value in store.multi_get([f"device/{rank}" for rank in ranks])]
+    store.set(f"device/{launch.rank}", json.dumps(place))
+    places = [json.loads(value) for value in store.multi_get([f"device/{rank}" for rank in ranks])]
     store.set(f"device-read/{launch.rank}", "")
     if launch.is_main:
         store.wait([f"device-read/{rank}" for rank in ranks])
-    return texts
-
-
-def _topology(world: World) -> list[dict[str, Any]]:
-    """Gather machine, rank, local rank and device of all ranks. A collective."""
-    launch = world.plan.launch
-    host = zlib.crc32(socket.gethostname().encode())
-    machine = -1 if launch.machine is None else launch.machine
-    place = torch.tensor([[machine, host, launch.rank, launch.local_rank, world.device.index or 0]])
-    rows = world.gather(place.to(world.device)).tolist()
-    # If the launcher does not number the machines, they are numbered in order of their first rank.
-    hosts = list(dict.fromkeys(row[1] for row in rows))
-    return [
-        {
-            "machine": machine if machine >= 0 else hosts.index(host),
-            "rank": rank,
-            "local_rank": local_rank,
-            "device": world.accelerator.device(index),
-        }
-        for machine, host, rank, local_rank, index in rows
-    ]
+    return places

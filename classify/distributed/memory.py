@@ -16,6 +16,7 @@ T = TypeVar("T")
 # Out-of-memory messages of torch, C++ and CUDA's libraries, besides torch.OutOfMemoryError.
 _NO_ROOM = (
     "can't allocate memory",
+    "could not create a primitive",  # of oneDNN
     "bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_NOT_INITIALIZED",  # the handle's workspace did not fit
@@ -24,18 +25,11 @@ _NO_ROOM = (
     "Cuda failure 2 'out of memory'",  # of NCCL
     "RESOURCE_EXHAUSTED",
 )
-# oneDNN's message where memory ran out, and also where the CPU does not support an operation.
-_NO_PRIMITIVE = "could not create a primitive"
-# Free bytes below which oneDNN's error counts as out of memory.
-_SHORT = 1 << 30
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error means that a device or the machine ran out of memory."""
-    text = str(error)
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in text for sign in _NO_ROOM):
-        return True
-    return _NO_PRIMITIVE in text and _memory_left() < _SHORT
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
 
 
 def attempt(compute: Callable[[], T], device: torch.device, *, reraise: bool = False) -> tuple[T | None, str]:
@@ -52,17 +46,6 @@ def attempt(compute: Callable[[], T], device: torch.device, *, reraise: bool = F
         reason = str(error).partition("\n")[0]
     release_cache(device)
     return None, reason
-
-
-def _memory_left() -> int:
-    """The bytes of free main memory, at most what the address space limit (ulimit -v) leaves."""
-    left = int(psutil.virtual_memory().available)
-    process = psutil.Process()
-    if hasattr(process, "rlimit"):  # Linux and FreeBSD
-        limit, _ = process.rlimit(psutil.RLIMIT_AS)
-        if limit != psutil.RLIM_INFINITY:
-            left = min(left, limit - process.memory_info().vms)
-    return left
 
 
 def used_memory(device: torch.device) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from classify.errors import InputError, RankError
-from classify.launch import process, signals
+from classify.launch import process
 from classify.launch.devices import DOUBLE_BACKENDS, Accelerator, accelerator_of
 from classify.launch.plan import DevicePlan, ParallelMode
 
@@ -200,7 +200,6 @@ class World:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
         if error is not None and self.distributed and _is_lost_peer(error):
-            signals.end_if_terminated()
             raise RankError(
                 "another process of this run has ended, or made no progress (--ddp-timeout); its own error says why. "
                 "If it was killed, memory may have run out. Continue with --resume."

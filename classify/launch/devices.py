@@ -59,12 +59,9 @@ class Accelerator:
 
         return int(torch.accelerator.device_count())
 
-    def prefers_bf16(self) -> bool:
-        return False
-
-    def lacks_bf16(self) -> bool:
-        """Whether a device of this machine computes bf16 by emulation, slower than fp32."""
-        return False
+    def has_bf16(self) -> bool | None:
+        """Whether a device of this machine computes bf16; False: slowly, by emulation; None: unknown."""
+        return None
 
     def flush(self) -> None:
         """Run the recorded operations of a device that compiles."""
@@ -93,13 +90,10 @@ class CUDA(Accelerator):
     pins_memory: bool = True
     has_tf32: bool = True
 
-    def prefers_bf16(self) -> bool:
-        return not self.lacks_bf16()
-
-    def lacks_bf16(self) -> bool:
+    def has_bf16(self) -> bool | None:
         import torch
 
-        return not torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 @dataclass(frozen=True)

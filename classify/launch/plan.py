@@ -81,6 +81,11 @@ class DevicePlan:
         return self.backend == GLOO
 
     @property
+    def owns_device(self) -> bool:
+        """Whether this rank may not share its device with others."""
+        return self.backend is not None and self.n_gpu > 0 and self.backend != GLOO
+
+    @property
     def replicas(self) -> int:
         """The number of devices of DataParallel in this process; 1 in other modes."""
         return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
@@ -247,23 +252,24 @@ def device_identity(plan: DevicePlan, environment: Mapping[str, str], properties
     return json.dumps([machine, kind, number, choice])
 
 
-def check_devices(plan: DevicePlan, places: Sequence[Sequence[str]]) -> None:
+def check_devices(plan: DevicePlan, places: Sequence[Mapping[str, Any]]) -> None:
     """Raise InputError where two ranks are on the same device, or on devices of two kinds.
 
     `places` have kind, backend and identity of each rank's device, in rank order; no identity where ranks may share.
     Ranks on two kinds would wait for each other in two backends.
     """
-    identities = [identity for *_, identity in places]
-    for rank, (kind, backend, identity) in enumerate(places):
-        if [kind, backend] != list(places[0][:2]):
+    first, identities = places[0], [place["identity"] for place in places]
+    for rank, place in enumerate(places):
+        kind, backend, identity = place["kind"], place["backend"], place["identity"]
+        if (kind, backend) != (first["kind"], first["backend"]):
             raise DeviceError(
-                f"rank 0 is on {places[0][0]} with {places[0][1]}, rank {rank} on {kind} with {backend}; expected one "
-                f"kind of device. Does the GPU of rank {rank if kind == 'cpu' else 0} work (nvidia-smi)? Otherwise "
+                f"rank 0 is on {first['kind']} with {first['backend']}, rank {rank} on {kind} with {backend}; expected "
+                f"one kind of device. Does the GPU of rank {rank if kind == 'cpu' else 0} work (nvidia-smi)? Otherwise "
                 "start all with --cpu."
             )
-        if identity and (first := identities.index(identity)) < rank:
+        if identity and (other := identities.index(identity)) < rank:
             raise InputError(
-                f"rank {first} and rank {rank} are on the same device ({plan.device} of one machine), which "
+                f"rank {other} and rank {rank} are on the same device ({plan.device} of one machine), which "
                 f"{backend} refuses; start one process per device, let the scheduler bind each task to its own "
                 f"(srun --gpus-per-task=1), {_otherwise(accelerator_of(kind))}."
             )

@@ -16,8 +16,6 @@ from types import FrameType
 _SAME_SIGNAL_SECONDS = 1.0
 
 _interrupted: list[float] = []
-# Signals that `stop_signals` has collected.
-_collected: set[int] = set()
 
 
 def handle_sigint() -> None:
@@ -32,13 +30,6 @@ def was_interrupted(error: BaseException) -> bool:
     if _interrupted:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return bool(_interrupted) or isinstance(error, KeyboardInterrupt)
-
-
-def end_if_terminated() -> None:
-    """End the process by SIGTERM or SIGHUP if one came within `stop_signals`, and an error before the next step."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if number in _collected:
-            signal.raise_signal(number)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
@@ -90,7 +81,6 @@ def stop_signals() -> Iterator[list[int]]:
         if number == signal.SIGINT and times and time.monotonic() - times[0] > _SAME_SIGNAL_SECONDS:
             raise KeyboardInterrupt
         received.append(number)
-        _collected.add(number)
         times.append(time.monotonic())
 
     with handle_signals(note):

@@ -136,11 +136,11 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
     if opt_level is not None:
         return _precision_for_level(opt_level, name, accelerator)
     if name == "auto":
-        if accelerator.prefers_bf16():
+        if accelerator.has_bf16():
             why = "this GPU supports bfloat16; scores are computed in fp32"
             return Precision("bf16", torch.bfloat16, why, kind, automatic=True)
         return Precision("fp32", None, f"full precision, the default on {kind}", kind, automatic=True)
-    if name == "bf16" and accelerator.lacks_bf16():
+    if name == "bf16" and accelerator.has_bf16() is False:
         raise InputError("--precision bf16: this GPU computes it by emulation, slower than fp32; use fp16 or fp32.")
     if name == "tf32" and not accelerator.has_tf32:
         raise InputError(f"--precision tf32 needs an NVIDIA GPU. Got device {kind} instead; use fp32 or bf16.")
@@ -170,7 +170,7 @@ def agree_on_precision(precision: Precision, world: World, before: str | None) -
     accelerator = accelerator_of(precision.device_type)
     if accelerator.is_host:
         return precision
-    some_lack_it = world.all_reduce_any(accelerator.lacks_bf16())
+    some_lack_it = world.all_reduce_any(accelerator.has_bf16() is False)
     if not precision.automatic:
         return precision
     if before in ("bf16", "fp32") and before != precision.name and not (before == "bf16" and some_lack_it):

@@ -67,9 +67,9 @@ def plan_output_dir(config: RunConfig, launch: Launch) -> OutputDirPlan:
     if (folder / LOCK).exists():
         with lock(folder):
             pass
-    names = [name for name, (_, spec) in FIELDS.items() if spec.metadata["path"] == "table"]
-    tables = [path for name in names if (paths := getattr(config.data, name)) for path in split_paths(paths)]
-    check_folder(plan, folder, [*tables, config.model.name])
+    names = [name for name, (_, spec) in FIELDS.items() if spec.metadata["is_path"]]
+    values = config.flat()
+    check_folder(plan, folder, [path for name in names if values[name] for path in split_paths(values[name])])
     return plan
 
 

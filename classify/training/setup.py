@@ -256,9 +256,10 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
     timeline.end("model")
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
-        placing = find_strategy(world).place(classifier, world)
-        # DistributedDataParallel waits for the gradient of each parameter in each step.
-        unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0])) if world.distributed else []
+        kind = find_strategy(world)
+        placing, unused = kind.place(classifier, world), []
+        if kind.buckets_gradients:  # it waits for the gradient of each parameter in each step
+            unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0]))
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         precision = agree_on_precision(precision, world, before)
         packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)

@@ -275,7 +275,7 @@ def test_wrong_input(fitted: TextClassifier) -> None:
         with pytest.raises(ValueError, match=r"a class for each text.* at index 1"):
             TextClassifier().fit(["a", "b"], np.array(["x", missing], dtype=object))
     for missing in (None, float("nan")):
-        with pytest.raises(ValueError, match=r"X must have a string for each row.* at index 1"):
+        with pytest.raises(ValueError, match=r"X must be a list.* at index 1"):
             fitted.predict(["a", missing])
     with pytest.raises(ValueError, match="one class per text"):
         TextClassifier().fit(["a", "b"], ["x"])

@@ -38,7 +38,7 @@ def test_several_tables_are_one(two: Path, words: list[str]) -> None:
     table = read_table(data)
     assert table.column("text") == [text for text, _ in ROWS]
     assert table.describe_rows([0, 41]) == "a.csv line 2, b.csv line 3"
-    assert make_parser("p").parse(["--model", "m", *words]).data == data
+    assert make_parser("p").read(["--model", "m", *words]).data == data
 
 
 def test_a_list_in_a_file(two: Path) -> None:
@@ -85,14 +85,14 @@ def test_a_flag_with_two_values_is_refused(words: list[str]) -> None:
     with pytest.raises(InputError, match=r"is given twice \(. and .\); give it once"):
         parse_training(["--data", "x.csv", *words], "p")
     with pytest.raises(InputError, match="--out is given twice"):
-        make_parser("p").parse(["--model", "m", "--out", "a.csv", "--out", "b.csv"])
+        make_parser("p").read(["--model", "m", "--out", "a.csv", "--out", "b.csv"])
 
 
 def test_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     config = parse_training(["--data=~/my.csv", "--output-dir=~/out"], "p")
     assert (config.data.data, config.training.output_dir) == (f"{tmp_path}/my.csv", f"{tmp_path}/out")
-    assert make_parser("p").parse(["--model=~/m"]).model == f"{tmp_path}/m"
+    assert make_parser("p").read(["--model=~/m"]).model == f"{tmp_path}/m"
     assert parse_training(["--data", "x", "--text-column-delimiter", "~"], "p").data.text_column_delimiter == "~"
 
 

@@ -165,9 +165,9 @@ def test_a_file_whose_name_has_a_space(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_command_without_all_flags_names_its_own_help() -> None:
     from classify.commands import load_command
 
-    parser = load_command("predict").make_parser("classify predict")
+    parser = load_command("predict").make_parser(program="classify predict")
     with pytest.raises(InputError, match=r"unknown flag --foo\. See --help\.$"):
-        parser.parse(["--foo"])
+        parser.read(["--foo"])
 
 
 @pytest.mark.parametrize(

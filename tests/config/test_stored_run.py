@@ -131,10 +131,8 @@ def test_paths_are_relative_to_where_the_run_was_started(run: RunConfig, tmp_pat
     monkeypatch.chdir(tmp_path / "other")
     result = parse("--resume", f"../{FOLDER}")
     assert result.data.data == str(tmp_path / "my.csv")
-    assert result.data.test_data == str(tmp_path / "test.csv"), "where it was, for the message"
+    assert result.data.test_data == "test.csv", "it is gone, or the whole project was moved"
     assert result.model.model == ModelConfig().name
-    (tmp_path / "other" / "test.csv").write_text("text,label\n")
-    assert parse("--resume", f"../{FOLDER}").data.test_data == "test.csv", "the whole project was moved"
 
 
 BROKEN = {

@@ -123,21 +123,6 @@ def test_of_several_ranks_the_one_without_memory_says_what_to_type(
         trainer.train_step(step, 1e-3)
 
 
-@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="needs limits of a process")
-def test_onednn_without_a_primitive_is_out_of_memory_only_where_memory_is_short() -> None:
-    """oneDNN says the same of an operation that the processor does not have; smaller pieces are of no use then."""
-    error = RuntimeError("could not create a primitive")
-    if psutil.virtual_memory().available > 2 << 30:
-        assert not out_of_memory(error)
-    process = psutil.Process()
-    soft, hard = process.rlimit(psutil.RLIMIT_AS)
-    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + (200 << 20), hard))
-    try:
-        assert out_of_memory(error)
-    finally:
-        process.rlimit(psutil.RLIMIT_AS, (soft, hard))
-
-
 @pytest.mark.parametrize(
     ("error", "memory"),
     [

@@ -31,6 +31,8 @@ class Strategy:
 
     # A forward pass in training waits for the other ranks.
     forward_is_collective = False
+    # Gradients lie in buckets, which the last backward pass of a step averages over the ranks.
+    buckets_gradients = False
     # Each backward pass averages its gradients over the ranks, not only the last one of a step.
     averages_each_pass: ClassVar[bool] = False
 
@@ -99,7 +101,7 @@ class Strategy:
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Add the gradients of a micro-batch's loss, which `forward` has computed."""
         self.scaler.scale(loss).backward()
-        if last or not self.world.distributed:  # DistributedDataParallel needs them on the parameters until then
+        if last or not self.buckets_gradients:  # they have to stay on the parameters until then
             self.weights.take_gradients()
         self.world.accelerator.flush()
 

@@ -16,6 +16,8 @@ from classify.training.strategies.base import Strategy
 class DDPStrategy(Strategy):
     """One process per device, each with the whole model."""
 
+    buckets_gradients = True
+
     def wrap(self, classifier: nn.Module) -> nn.Module:
         """Let the ranks start from rank 0's weights, and average gradients in the backward pass.
 
