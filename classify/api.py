@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
@@ -59,9 +58,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @functools.cached_property

@@ -104,13 +104,11 @@ def progress_bar(
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of equally many cells as lines, with aligned columns."""
     widths = [max(map(count_cells, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad_text, row, widths)).rstrip() for row in rows]
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration: "50 s", "5 min" or "2.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

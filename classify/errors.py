@@ -43,7 +43,6 @@ class InputError(ClassifyError):
     exit_code = 2
 
     def __init__(self, *faults: str):
-        """Join one or more faults, each a full line."""
         super().__init__("\n".join(faults))
         self.faults = faults
 

@@ -24,7 +24,6 @@ class Finding:
     why: str = ""
 
     def line(self) -> str:
-        """Return `what: value (why; flag)`, or `note: place: text`."""
         if self.level == "note":
             return f"note: {self.sentence}"
         details = "; ".join(part for part in (self.why, self.flag) if part)
@@ -35,7 +34,6 @@ class Finding:
         return f"{self.where}: {self.text}" if self.where else self.text
 
     def as_json(self) -> dict[str, str]:
-        """The entry of `findings` in JSON."""
         return {"level": self.level, "where": self.where, "text": self.text, "flag": self.flag}
 
     def as_guess(self) -> dict[str, str]:
@@ -55,10 +53,8 @@ def note(text: str, where: str = "") -> Finding:
 
 
 def decisions(findings: Iterable[Finding]) -> list[Finding]:
-    """The decisions among findings."""
     return [finding for finding in findings if finding.level != "note"]
 
 
 def notes(findings: Iterable[Finding]) -> list[Finding]:
-    """The notes among findings, each once."""
     return list(dict.fromkeys(finding for finding in findings if finding.level == "note"))

@@ -122,7 +122,6 @@ def shown_name(spec: dataclasses.Field[Any]) -> str:
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """The values of a Literal type; empty for other types."""
     kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
     return typing.get_args(kinds[0]) if typing.get_origin(kinds[0]) is Literal and len(kinds) == 1 else ()
 

@@ -87,7 +87,6 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=36)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        """Show a switch without its optional value."""
         return "" if action.metavar == "" else super()._format_args(action, default_metavar)
 
 
@@ -105,7 +104,6 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def error(self, message: str) -> NoReturn:
-        """Raise InputError instead of printing the usage and exiting."""
         raise InputError(message if message.endswith(".") else f"{message}. See --help.")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

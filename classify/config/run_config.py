@@ -214,7 +214,6 @@ class RunConfig:
 
 
 def _show(name: str, value: Any) -> str:
-    """A flag with its value, as a person types it."""
     flag, shown = shown_name(FIELDS[name][1]), f"{value:g}" if isinstance(value, float) else str(value)
     return flag if value is True else f"{flag} {shown}"
 
@@ -225,5 +224,4 @@ HINTS: dict[str, Any] = {name: hint for kind in _PARTS.values() for name, hint i
 
 
 def fields_that_affect(*effects: Effect) -> list[str]:
-    """The names of the fields that declare one of the effects."""
     return [name for name, (_, spec) in FIELDS.items() if not spec.metadata["affects"].isdisjoint(effects)]

@@ -56,15 +56,9 @@ def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
         places = _form_group(plan, datetime.timedelta(seconds=timeout_seconds))
     # If the launcher does not number the machines, they are numbered in order of their first rank.
     hosts = list(dict.fromkeys(place["host"] for place in places))
-    topology = [
-        {
-            "machine": hosts.index(place["host"]) if place["machine"] is None else place["machine"],
-            "rank": rank,
-            "local_rank": place["local_rank"],
-            "device": place["device"],
-        }
-        for rank, place in enumerate(places)
-    ]
+    topology = [{name: place[name] for name in plan.place()} for place in places]
+    for entry, place in zip(topology, places, strict=True):
+        entry["machine"] = hosts.index(place["host"]) if place["machine"] is None else place["machine"]
     return World(plan, device, topology, timeout=timeout_seconds)
 
 
@@ -231,18 +225,11 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
 
 def _describe_place(plan: DevicePlan) -> dict[str, Any]:
     """Machine, device and backend of this rank, which all ranks see before the group is formed."""
-    device, launch, host = torch.device(plan.device), plan.launch, socket.gethostname()
+    device, host = torch.device(plan.device), socket.gethostname()
     get_properties = getattr(getattr(torch, device.type), "get_device_properties", None)
     properties = get_properties(device) if plan.owns_device and get_properties is not None else None
-    return {
-        "host": host,
-        "machine": launch.machine,
-        "local_rank": launch.local_rank,
-        "device": plan.device,
-        "kind": device.type,
-        "backend": plan.backend,
-        "identity": device_identity(plan, os.environ, properties, host) if plan.owns_device else "",
-    }
+    identity = device_identity(plan, os.environ, properties, host) if plan.owns_device else ""
+    return {**plan.place(), "host": host, "kind": device.type, "backend": plan.backend, "identity": identity}
 
 
 def _exchange(store: torch.distributed.Store, launch: Launch, place: dict[str, Any]) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ _NO_ROOM = (
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that a device or the machine ran out of memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in _NO_ROOM)
 
 
@@ -57,7 +56,6 @@ def used_memory(device: torch.device) -> int:
 
 
 def release_cache(device: torch.device) -> None:
-    """Release the cached memory of a device's allocator."""
     if accelerator_of(device.type).in_torch_accelerator:
         # torch.accelerator.empty_cache() needs an allocator that not every vendor has.
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()

@@ -16,7 +16,6 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def is_shard(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is sharded."""
     module = sys.modules.get("torch.distributed.tensor")  # not imported here: that takes half a second
     return module is not None and isinstance(tensor, module.DTensor)
 

@@ -85,6 +85,5 @@ def get_products() -> tuple[str, str]:
 
 
 def set_products(products: tuple[str, str]) -> None:
-    """Set what `get_products` returns."""
     mkldnn: Any = torch.backends.mkldnn
     torch.backends.cuda.matmul.fp32_precision, mkldnn.matmul.fp32_precision = products

@@ -61,7 +61,6 @@ class World:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices among which a step's rows are divided."""
         return self.world_size * self.replicas
 
     @property
@@ -89,7 +88,6 @@ class World:
         return total.tolist()
 
     def all_reduce_any(self, flag: bool) -> bool:
-        """Whether the flag is true on any rank. A collective."""
         return self.all_reduce_sum([float(flag)])[0] > 0
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -162,22 +160,15 @@ class World:
 
         They are in main memory: a device holds one of them at a time, as a sharded model may fit there only in parts.
         """
-        listed = None
-        if tensors is not None:
-            listed = [
-                (name, str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in tensors.items()
-            ]
-        listed = self.broadcast(listed)
-        assert listed is not None
         if not self.distributed:
             return tensors or {}
-        place = self._exchange_device
-        received: dict[str, torch.Tensor] = {}
-        for name, kind, shape in listed:
-            empty = torch.empty(shape, dtype=getattr(torch, kind), device=place)
-            tensor = empty if tensors is None else tensors[name].to(place)
+        given, received = tensors or {}, {}
+        listed = [(name, str(value.dtype).removeprefix("torch."), list(value.shape)) for name, value in given.items()]
+        for name, kind, shape in self.broadcast(listed):
+            empty = torch.empty(shape, dtype=getattr(torch, kind), device=self._exchange_device)
+            tensor = empty.copy_(given[name]) if self.is_main else empty
             torch.distributed.broadcast(tensor, src=0)
-            received[name] = tensor.cpu() if tensors is None else tensors[name]
+            received[name] = given[name] if self.is_main else tensor.cpu()
         return received
 
     def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -191,7 +182,6 @@ class World:
             parameter.grad = summed.view_as(parameter)
 
     def all_reduce_max(self, value: int) -> int:
-        """The largest of all ranks' values. A collective."""
         return int(self.gather(torch.tensor([value], device=self.device)).max())
 
     def __enter__(self) -> Self:
@@ -199,7 +189,8 @@ class World:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
-        if error is not None and self.distributed and _is_lost_peer(error):
+        lost = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _LOST_PEER)
+        if lost and self.distributed:
             raise RankError(
                 "another process of this run has ended, or made no progress (--ddp-timeout); its own error says why. "
                 "If it was killed, memory may have run out. Continue with --resume."
@@ -251,7 +242,3 @@ class World:
                 # aborts the process ("terminate called without an active exception").
                 time.sleep(_GLOO_SECONDS)
             torch.distributed.destroy_process_group()
-
-
-def _is_lost_peer(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _LOST_PEER)

@@ -31,16 +31,7 @@ def planned_cluster(per_machine: Sequence[int], kind: str) -> tuple[list[Entry],
         plan_devices(place, Hardware() if kind == "cpu" else Hardware(kind, place.local_world_size))
         for place in places(per_machine)
     ]
-    topology: list[Entry] = [
-        {
-            "machine": plan.launch.machine,
-            "rank": plan.launch.rank,
-            "local_rank": plan.launch.local_rank,
-            "device": plan.device,
-        }
-        for plan in plans
-    ]
-    return topology, plans[0]
+    return [plan.place() for plan in plans], plans[0]
 
 
 def table(topology: Sequence[Entry], plan: DevicePlan, batch_size: int) -> str:
@@ -78,32 +69,18 @@ def line(topology: Sequence[Entry]) -> str:
 
 def words(topology: Sequence[Entry], plan: DevicePlan) -> str:
     """An explanation of the table, one line per fact: `key: value`."""
-    facts = _one_process(plan) if len(topology) == 1 else _several_processes(topology, plan)
-    return "\n".join(f"{key}: {value}" for key, value in facts.items())
-
-
-def _one_process(plan: DevicePlan) -> dict[str, str]:
-    if plan.launch.is_launched:
-        alone = "1, started by a launcher (rank 0, local rank 0); it works as without a launcher"
-        return {"world size": alone, "device": plan.device}
-    facts = {"world size": "1, not started by a launcher (local rank -1)"}
-    if plan.replicas > 1:
-        return facts | {
-            "devices": f"{plan.n_gpu}; each step copies the model to all of them and splits the batch (DataParallel)",
-            "faster": f"one process per device: --nproc {plan.n_gpu}, or torchrun --nproc-per-node {plan.n_gpu}",
-        }
-    return facts | {"device": f"{plan.device} ({plan.reason})"}
-
-
-def _several_processes(topology: Sequence[Entry], plan: DevicePlan) -> dict[str, str]:
+    if len(topology) == 1:
+        notes = [finding.line() for finding in plan.findings]
+        return "\n".join([f"device: {plan.describe()} ({plan.reason})", *notes])
     machines = len({entry["machine"] for entry in topology})
-    where = f"{machines} machine{'s' if machines > 1 else ''}"
-    return {
-        "world size": f"{len(topology)} processes on {where}, {plan.spec.display_name} over {plan.backend}",
-        "rank": "number of the process among the processes of all machines",
-        "local rank": "number of the process on its machine; "
-        + ("it chooses the device" if plan.device != "cpu" else "all share the CPUs"),
-        "rows": "each step's rows are divided by token count, and none is repeated",
-        "weights": "the same in every process",
-        "files": "written by the global rank 0 alone, since every machine has a local rank 0",
-    }
+    chooses = "all share the CPUs" if plan.device == "cpu" else "it chooses the device"
+    return "\n".join(
+        [
+            f"world size: {len(topology)} processes on {machines} machine{'s' if machines > 1 else ''}, "
+            f"{plan.spec.display_name} over {plan.backend}",
+            "rank: number of the process among the processes of all machines",
+            f"local rank: number of the process on its machine; {chooses}",
+            "rows: each step's rows are divided by token count, and none is repeated",
+            "files: written by the global rank 0 alone, since every machine has a local rank 0",
+        ]
+    )

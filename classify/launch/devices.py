@@ -151,7 +151,6 @@ ACCELERATORS = {accelerator.kind: accelerator for accelerator in _KINDS}
 
 
 def accelerator_of(kind: str) -> Accelerator:
-    """The entry of a torch device type, or one with the defaults."""
     return ACCELERATORS.get(kind) or Accelerator(kind)
 
 

@@ -31,17 +31,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def check_count(nproc: int | str, place: launch.Launch) -> None:
-    """Raise InputError where --nproc cannot start that many processes, or a launcher has started this one."""
-    if place.local_rank >= 0:
+    """Raise InputError where --nproc is given to a process that a launcher has started."""
+    if place.is_launched:
         raise InputError(
             f"--nproc {nproc} starts processes itself, but a launcher has already started "
             f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
-        )
-    cores = available_cores()
-    if isinstance(nproc, int) and nproc > 4 * cores:
-        raise InputError(
-            f"--nproc {nproc}: this machine has {cores} cores, and each process loads the model; "
-            f"give at most {4 * cores}."
         )
 
 

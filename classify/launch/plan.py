@@ -90,6 +90,11 @@ class DevicePlan:
         """The number of devices of DataParallel in this process; 1 in other modes."""
         return self.n_gpu if self.parallel_mode is ParallelMode.NOT_DISTRIBUTED else 1
 
+    def place(self) -> dict[str, Any]:
+        """This process's entry of a topology."""
+        launch = self.launch
+        return {"machine": launch.machine, "rank": launch.rank, "local_rank": launch.local_rank, "device": self.device}
+
     def describe(self) -> str:
         """Describe device and strategy, e.g. "cpu, 2 processes with DistributedDataParallel over gloo"."""
         spec, place = self.spec, ""

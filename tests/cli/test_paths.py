@@ -47,11 +47,6 @@ def test_a_list_in_a_file(two: Path) -> None:
     assert (data.data, data.label_column) == ("a.csv,b.csv", "x,y")
 
 
-def test_a_file_with_a_comma_in_its_name_is_one(two: Path) -> None:
-    tiny.write_table(two / "a,b.csv", ROWS[:12])
-    assert len(read_table("a,b.csv")) == 12
-
-
 def test_a_run_on_several_tables_is_resumed_from_elsewhere(
     two: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from classify.config.fields import flags_of
 from classify.config.hf_arguments import NAMES
 from classify.config.parser import KEYS, parse_training, training_parser
 from classify.config.run_config import FIELDS
-from classify.errors import InputError
 from classify.training.inputs import check_inputs
 from tests.config.test_parser import faults, parse
 from tests.support.findings import notes_of
@@ -93,11 +91,6 @@ def test_evaluation_by_steps() -> None:
     assert parse("--data", "x", "--early-stopping-patience", "2").training.patience == 2
 
 
-def test_contradicting_short_forms_of_precision() -> None:
-    line = "--bf16 and --fp16 set --precision to bf16 and fp16; give one of them."
-    assert faults("--data", "x", "--fp16", "--bf16") == (line,)
-
-
 def test_the_words_of_a_switch() -> None:
     """Those that transformers reads; a short one is a name where a name may stand."""
     words = "--data x --fp16 0 --load_best_model_at_end f --do_regression n --use_cpu 1"
@@ -169,14 +162,6 @@ def test_the_json_of_training_arguments(tmp_path: Path) -> None:
         assert (training.per_device_train_batch_size, training.warmup_steps) == (8, 0)
 
 
-def test_what_a_file_asks_for_and_cannot_have_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "arguments.json"
-    file.write_text('{"data": "x", "optim": "sgd", "push_to_hub": true, "do_train": true}')
-    with pytest.raises(InputError) as caught:
-        parse_training(["--config", str(file)], "run_classify.py")
-    assert [fault.split(": ")[1] for fault in caught.value.faults] == ["optim sgd", "push_to_hub"]
-
-
 def test_the_help_lists_the_common_flags_and_help_all_every_one() -> None:
     short, full = training_parser("x", full_help=False).format_help(), training_parser("x").format_help()
     for name, (_, spec) in FIELDS.items():
@@ -184,11 +169,6 @@ def test_the_help_lists_the_common_flags_and_help_all_every_one() -> None:
         assert flag in full.replace("\n  --debug\n", "\n  --debug \n") or flag.rstrip() + "\n" in full, name
         assert (flag in short or flag.rstrip() + "\n" in short) == spec.metadata["common"], name
     assert sum(spec.metadata["common"] for _, spec in FIELDS.values()) <= 22
-
-
-@pytest.mark.parametrize("words", ["--no-do-eval", "--no_do_predict", "--do_eval False", "--do_train --do_eval"])
-def test_no_request_for_an_evaluation_alone_trains(words: str) -> None:
-    assert parse("--data", "x", *words.split()).ignored
 
 
 @pytest.mark.parametrize(
@@ -232,30 +212,6 @@ def test_a_switch_turned_off_overrides_the_file(tmp_path: Path, name: str, is_ow
     config = parse("--config", str(file), f"--{name}", "False")
     assert config.flat()[field] == "auto"
     assert config.ignored == (), "it has an effect"
-
-
-@pytest.mark.parametrize(
-    ("words", "content", "name", "value", "ignored"),
-    [
-        ("--bf16 False", {"bf16": False, "fp16": True}, "precision", "fp16", ()),
-        ("--tf32 False", {"bf16": True, "tf32": True}, "precision", "bf16", ()),
-        ("--fp16 False", {"precision": "fp16", "bf16": True}, "precision", "bf16", ()),
-        (
-            "--do_regression False",
-            {"do_regression": False, "task": "multi"},
-            "task",
-            "multi",
-            (),
-        ),
-    ],
-)  # fmt: skip
-def test_a_switch_turned_off_leaves_what_the_file_says_otherwise(
-    tmp_path: Path, words: str, content: dict[str, Any], name: str, value: str, ignored: tuple[str, ...]
-) -> None:
-    file = tmp_path / "arguments.json"
-    file.write_text(json.dumps({"data": "x", **content}))
-    config = parse("--config", str(file), *words.split())
-    assert (config.flat()[name], config.ignored) == (value, ignored)
 
 
 def test_flags_of_other_scripts_override_those_of_the_file(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def exchange_and_leave() -> None:
             time.sleep(launch.rank)
             return store.multi_get(keys)
 
-    assert _exchange(SlowStore(), launch, f"text {launch.rank}") == ["text 0", "text 1"]  # type: ignore[arg-type]
+    assert _exchange(SlowStore(), launch, {"rank": launch.rank}) == [{"rank": 0}, {"rank": 1}]  # type: ignore[arg-type]
 
 
 def test_the_process_with_the_store_leaves_last() -> None:
@@ -307,7 +307,8 @@ def meet_on_two_kinds_of_devices() -> None:
     plan = TrainingConfig(use_cpu=True)._setup_devices(Launch.read())
     if plan.launch.rank == 0:
         plan = replace(plan, device="cuda:0", n_gpu=1, backend="nccl")
-        group._identity = lambda plan: "a GPU"  # type: ignore[assignment]
+        place = {**plan.place(), "host": "here", "kind": "cuda", "backend": "nccl", "identity": "a GPU"}
+        group._describe_place = lambda plan: place
     with pytest.raises(DeviceError, match="rank 0 is on cuda with nccl, rank 1 on cpu with gloo"):
         group._form_group(plan, timedelta(seconds=30))
 

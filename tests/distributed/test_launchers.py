@@ -61,7 +61,7 @@ READ = [
     "python -m torch.distributed.launch --use-env --nproc-per-node 2 run_classify.py --data my.csv",
 ]
 EXPLAINING = {
-    "classify devices": ["local rank -1"],
+    "classify devices": ["device: "],
     "classify devices --nnodes 2 --nproc-per-node 2 --device npu": ["1        3     1           npu:1", "hccl"],
     "classify devices --nproc-per-node 2,1": ["1        2     0           cuda:0", "world size: 3 processes on"],
 }

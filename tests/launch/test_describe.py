@@ -35,7 +35,7 @@ def test_unequal_machines() -> None:
 def test_a_planned_cluster_needs_no_torch(person: Person) -> None:
     done = person.types("devices", "--nnodes", "2", "--nproc-per-node", "2", "--device", "npu", program="classify")
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 12
+    assert "npu:1" in done.stdout
     assert person.report.read_text() == ""
 
 

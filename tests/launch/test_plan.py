@@ -105,11 +105,6 @@ def test_a_devices_identity() -> None:
     assert device_identity(away, {}, None, "here") != device_identity(plans[0], {}, None, "here")
 
 
-def test_what_torchrun_says_is_understood() -> None:
-    assert Launch.read(launched(5, 1, 8, 4, 1)) == Launch("torchrun", 5, 1, 8, 4, 1, "127.0.0.1", 29500)
-    assert Launch.read({}) == Launch("none", 0, -1, 1, 1, 0)
-
-
 def test_more_processes_than_devices_share_them_over_gloo_alone() -> None:
     """NCCL refuses two ranks on one device, so the program does, with the reason and the way out."""
     third = launched(2, 2, 3)
