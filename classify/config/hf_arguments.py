@@ -154,7 +154,7 @@ def simplify(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one command or file, without the ones whose meaning depends on another.
 
     A data set's configuration becomes a part of its name, as --data takes it. In the JSON of transformers 4 warm-up
-    steps of 0 mean the ratio, and the level of fp16 is always there.
+    steps of 0 mean the ratio.
     """
     simple = dict(arguments)
     name, configuration = simple.get("dataset_name"), simple.get("dataset_config_name")

@@ -101,7 +101,7 @@ class DevicePlan:
         if self.parallel_mode is ParallelMode.DISTRIBUTED:
             place = f", {self.launch.world_size} processes with {spec.display_name} over {self.backend}"
         elif spec.spreads_layers or self.replicas > 1:
-            place = f", {max(1, self.n_gpu)} device{'s' * (self.n_gpu > 1)} with {spec.display_name}"
+            place = f"{f', {self.n_gpu} devices' if self.n_gpu > 1 else ''} with {spec.display_name}"
         return f"{self.device}{place}"
 
 

@@ -85,13 +85,6 @@ def fitted(model_folder: Path) -> TextClassifier:
     return make(model_folder).fit(TEXTS, LABELS)
 
 
-def test_fitting_is_silent_without_verbose(model_folder: Path, capsys: Any) -> None:
-    make(model_folder).fit(TEXTS, LABELS)
-    assert capsys.readouterr().out == ""
-    make(model_folder).set_params(verbose=True).fit(TEXTS, LABELS)
-    assert "split: train 48" in capsys.readouterr().out
-
-
 def test_predictions(fitted: TextClassifier) -> None:
     assert fitted.classes_.tolist() == ["app", "card", "money"]
     probabilities = fitted.predict_proba(TEXTS)
@@ -119,11 +112,14 @@ def test_a_larger_table_keeps_a_tenth_for_validation(model_folder: Path) -> None
     assert metrics["test"] is None
 
 
+<<<<<<< HEAD
 def test_few_different_texts_cannot_be_split(model_folder: Path) -> None:
     with pytest.raises(InputError, match=r"no row .* is left to validate on"):
         make(model_folder).fit(["good movie", "bad movie"] * 200, [1, 0] * 200)
 
 
+=======
+>>>>>>> 3b33953d (Tests of settings hold what is promised, without the rarities)
 @pytest.mark.slow
 def test_in_a_pipeline_a_search_and_cross_validation(model_folder: Path) -> None:
     frame = pandas.DataFrame({"text": TEXTS, "other": range(60)})
@@ -213,14 +209,6 @@ def test_a_failed_fit_leaves_the_earlier_one(fitted: TextClassifier, tmp_path: P
         fitted.set_params(**parameters)
     assert list(fitted.classes_) == classes
     np.testing.assert_array_equal(fitted.predict_proba(TEXTS[:3]), before)
-
-
-def test_a_first_fit_that_failed_can_be_tried_again(model_folder: Path, tmp_path: Path) -> None:
-    estimator = make(model_folder).set_params(output_dir=str(tmp_path / "out"), learning_rate=1e30)
-    with pytest.raises(Exception, match="diverged"):
-        estimator.fit(TEXTS, LABELS)
-    estimator.set_params(learning_rate=None).fit(TEXTS, LABELS)
-    assert estimator.run_.folder == tmp_path / "out"
 
 
 def test_classes_that_a_table_would_merge_stay_apart(model_folder: Path) -> None:

@@ -132,18 +132,6 @@ def only_on_many_rows(probabilities: Any, targets: Any) -> float:
     return 0.5
 
 
-def test_a_metric_is_left_out_where_it_is_not_defined(model_folder: Path, tmp_path: Path) -> None:
-    table = CASES["joined"].write(tmp_path / "my.csv", 200)
-    test = CASES["joined"].write(tmp_path / "test.csv", 9)
-    options = {**CASES["joined"].options, "folds": 0, "max_steps": 1, "test_data": str(test)}
-    folder = classify.train(
-        make_config(model_folder, table, tmp_path / "out", **options), metrics={"many": only_on_many_rows}
-    )
-    metrics = read_json(folder / "metrics.json")
-    assert metrics["eval"]["many"] == 0.5
-    assert "many" not in metrics["test"]
-
-
 def test_a_run_that_a_callback_ended_is_finished(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

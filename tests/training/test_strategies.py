@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from classify.distributed.world import World
 from classify.errors import InputError
 from classify.launch.devices import STRATEGIES
-from classify.launch.plan import plan_alone
+from classify.launch.launch import Launch
+from classify.launch.plan import plan_devices
 from classify.training.run import train
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import find_strategy
@@ -21,7 +22,7 @@ from tests.support.runs import make_config
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_each_strategy_is_implemented(name: str) -> None:
-    plan = replace(plan_alone(True), strategy=name)
+    plan = replace(plan_devices(Launch(), use_cpu=True), strategy=name)
     assert issubclass(find_strategy(World(plan, torch.device("cpu"))), Strategy)
 
 
