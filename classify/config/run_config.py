@@ -111,12 +111,11 @@ class RunConfig:
         return RunConfig.from_values(values, **others)
 
     def replace(self, **values: Any) -> RunConfig:
-        parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+        changed: dict[str, Any] = {}
         for name, value in values.items():
-            parts[FIELDS[name][0]][name] = value
-        return dataclasses.replace(
-            self, **{part: dataclasses.replace(getattr(self, part), **parts[part]) for part in parts}
-        )
+            part = FIELDS[name][0]
+            changed[part] = dataclasses.replace(changed.get(part, getattr(self, part)), **{name: value})
+        return dataclasses.replace(self, **changed)
 
     def choose_folds(self, labelled: int) -> int:
         """The number of folds for a table of `labelled` rows; 0: hold rows out.

@@ -46,8 +46,6 @@ def read_yaml(path: str, faults: list[str]) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        if isinstance(error, UnicodeDecodeError | RecursionError):
-            problem = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8 text"
         faults.append(f"{where}{line}: not valid YAML ({problem}). Expected lines such as 'batch-size: 32'.")
         return {}
     if not isinstance(content, dict | None):

@@ -31,12 +31,15 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def check_count(nproc: int | str, place: launch.Launch) -> None:
-    """Raise InputError where --nproc is given to a process that a launcher has started."""
+    """Raise InputError where --nproc cannot start that many processes, or a launcher has started this one."""
     if place.is_launched:
         raise InputError(
             f"--nproc {nproc} starts processes itself, but a launcher has already started "
             f"{place.world_size} (WORLD_SIZE); drop the flag, or start with python alone."
         )
+    most = 4 * available_cores()
+    if isinstance(nproc, int) and nproc > most:
+        raise InputError(f"--nproc {nproc}: expected up to {most}, as each process loads the model.")
 
 
 def run_processes(arguments: Sequence[str], count: int) -> int:

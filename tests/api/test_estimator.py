@@ -112,14 +112,6 @@ def test_a_larger_table_keeps_a_tenth_for_validation(model_folder: Path) -> None
     assert metrics["test"] is None
 
 
-<<<<<<< HEAD
-def test_few_different_texts_cannot_be_split(model_folder: Path) -> None:
-    with pytest.raises(InputError, match=r"no row .* is left to validate on"):
-        make(model_folder).fit(["good movie", "bad movie"] * 200, [1, 0] * 200)
-
-
-=======
->>>>>>> 3b33953d (Tests of settings hold what is promised, without the rarities)
 @pytest.mark.slow
 def test_in_a_pipeline_a_search_and_cross_validation(model_folder: Path) -> None:
     frame = pandas.DataFrame({"text": TEXTS, "other": range(60)})

@@ -46,7 +46,7 @@ def test_bad_files(person: Person, name: str) -> None:
         (["--data", "my.csv", "--resume", "nowhere"], "nowhere: no such folder"),
         (["--data", "my.csv", "--report-to", "paper"], "--report-to must be auto, none, or some of"),
         (["--data", "my.csv", "--local-rank", "1"], "--local-rank 1"),
-        (["--data", "my.csv", "--nproc", "5000"], "each process loads the model"),
+        (["--data", "my.csv", "--nproc", "5000"], "as each process loads the model"),
         (["--data", "my.csv", "--strategy", "ddp"], "--strategy ddp needs one process per device"),
         (["--data", "my.csv", "--cpu", "--strategy", "dp"], "needs several GPUs"),
         (["--data", "my.csv", "--cpu", "--fp16"], "--cpu and --precision fp16 contradict"),

@@ -81,8 +81,8 @@ BROKEN = (
 FULL = (
     'MemoryError("no room")',
     r"error: step \d+: rank 1 is out of memory \(no room\); continue with --resume and --gradient-accumulation-steps "
-    r"2 \(same gradient, different dropout masks\) or --gradient-checkpointing; or start over with a smaller "
-    r"--max-length or --precision bf16\.",
+    r"2 or --gradient-checkpointing, or start over with --lora, --freeze-layers, a smaller --max-length, --precision "
+    r"bf16 or a smaller --model\.",
 )
 
 
