@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--preset", default="fast")
     options = parser.parse_args()
     import classify
-    from classify.evaluation.label_noise import find_suspects
+    from classify.evaluation.suspects_file import find_suspects
     from classify.report.result import Result
     from classify.tables.read import read_table
 

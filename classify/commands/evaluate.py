@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import evaluation, prediction, report, tables, training
+from classify import evaluation, prediction, report, tables, tasks, training
 from classify.commands import flags
 from classify.config.fields import option
 from classify.config.parser import CommandParser
@@ -67,31 +67,26 @@ def run(arguments: Sequence[str], program: str) -> int:
         lines.append(f"on all rows: {metrics.format_metrics(scores.metrics)}")
     if (entry := read_json(folder / "metrics.json").get(scope.COLUMN)) is not None:
         lines.append(scope.summarize(entry))
-    notes = _notes(labelled, rejects=predictor.scope is not None)
+    notes = _notes(labelled)
     print(escape_controls("\n".join([*lines, *(f"note: {note}" for note in notes), f"result: {folder}"])))
     report.after_run.write_pages(folder)
     return 0
 
 
-def _notes(labelled: LabelledTable, *, rejects: bool) -> list[str]:
-    """List what may be wrong with the table or make the scores misleading, and the columns that are renamed.
-
-    `rejects`: the model tells texts of no class, which an exported one does not.
-    """
+def _notes(labelled: LabelledTable) -> list[str]:
+    """List what may be wrong with the table or make the scores misleading, and the columns that are renamed."""
     table, task = labelled.table, labelled.task
     trained = len(labelled.trained) if labelled.trained.all() else 0
     counts = task.targets.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
-    outside = 0 if rejects else len(labelled.outside)
     left_out = len(table) - len(labelled.rows) - len(labelled.outside)
     # Of several labels: rows that may not have been labelled.
     none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
     notes = (
-        evaluation.predictions_file.note_renamed(table, task.answers.columns()),
+        tasks.columns.note_renamed(table, tasks.columns.PredictionColumns(task).names),
         f"no row has the label {list_some(missing)}" if missing else None,
         f"the model was trained on all {trained} of these texts, so the scores are too high" if trained else None,
         f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
-        f"{outside} rows of no class are left out: this exported model answers each with one" if outside else None,
         f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,
     )
     found = [*table.findings, *tables.roles.note_empty_texts(table, labelled.texts)]

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.json:
         content = {
             "label": options.label or task.labels[int(probabilities.argmax())],
-            "probabilities" if task.answers.has_labels else "scores": dict(zip(task.labels, scores, strict=True)),
+            task.answers.outputs: dict(zip(task.labels, scores, strict=True)),
             "words": [{"word": word.word, "score": word.score} for word in words],
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))

@@ -8,10 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from classify import data, evaluation, modeling, prediction, tasks
+from classify import data, modeling, prediction, tasks
 from classify.commands import flags
 from classify.config.fields import above, option, shown_name
 from classify.config.parser import CommandParser
@@ -24,7 +23,6 @@ from classify.launch.plan import count_devices
 from classify.tables.source import STANDARD_INPUT, is_stream
 
 if TYPE_CHECKING:
-    from classify.evaluation.scope import Scope
     from classify.tasks.columns import PredictionColumns
 
 _OUT = "predictions.csv"
@@ -171,19 +169,10 @@ def _predict_table(options: Options, launch: Launch) -> int:
     return 0
 
 
-def _read_scope(options: Options) -> Scope | None:
-    """The run's test for texts that belong to no class, with the threshold of the flag, if any."""
-    scope = evaluation.scope.Scope.read(Path(options.model), modeling.result_folder.read_settings(options.model))
-    if options.min_in_scope is None:
-        return scope
-    if scope is None:
-        raise InputError("--min-in-scope: the model was trained without --out-of-scope-label; drop the flag.")
-    return replace(scope, threshold=options.min_in_scope)
-
-
 def _choose_columns(options: Options) -> tuple[PredictionColumns, list[str]]:
     """The columns to add to each row, and notes on what was required of them."""
     task = tasks.registry.trained_task(options.model).with_thresholds(options.thresholds)
+    task = task.with_min_in_scope(options.min_in_scope)
     if options.min_confidence is not None and options.min_precision is not None:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
     confidence, limit, found = options.min_confidence, None, list[str]()
@@ -198,9 +187,5 @@ def _choose_columns(options: Options) -> tuple[PredictionColumns, list[str]]:
         limit, rows = prediction.thresholds.find_set_limit(options.model, task, options.coverage)
         names = ", ".join(task.answers.set_columns)
         found.append(f"{names}: right for {options.coverage:g} of rows like the {rows} held-out ones of the run")
-    form = evaluation.predictions_file
-    digits = form.FOR_EXCEL if options.excel_safe and not options.exact else form.EXACT
-    columns = tasks.columns.PredictionColumns(
-        task, options.top_k, confidence, limit, _read_scope(options), digits, options.excel_safe
-    )
-    return columns, found
+    digits = tasks.base.FOR_EXCEL if options.excel_safe and not options.exact else tasks.base.EXACT
+    return tasks.columns.PredictionColumns(task, options.top_k, confidence, limit, digits, options.excel_safe), found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import data, prediction, tables
+from classify import data, prediction, tables, tasks
 from classify.commands import flags
 from classify.config.fields import above, option
 from classify.config.parser import CommandParser
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     with options.load(launch) as predictor:
         table = tables.roles.rename_alike(table, predictor.label_columns)
         suggestions = prediction.suggest.suggest(predictor, table, texts, options.count)
-        added = predictor.task.answers.columns()
+        added = tasks.columns.PredictionColumns(predictor.task, top_k=0).names
         notes = prediction.stream.describe_doubts(predictor, table, texts, added)
         with predictor.world.sync_errors():
             if predictor.world.is_main:

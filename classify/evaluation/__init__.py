@@ -1,4 +1,4 @@
-"""Evaluation: logits, metrics, baselines and predictions.csv."""
+"""Evaluation: logits, metrics, and what scores and predictions show."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.evaluation import (
         advice as advice,
-        automation as automation,
-        baseline as baseline,
+        bootstrap as bootstrap,
         calibration as calibration,
         inference as inference,
-        label_noise as label_noise,
         learning_curve as learning_curve,
         metrics as metrics,
-        multi_label_metrics as multi_label_metrics,
-        predictions_file as predictions_file,
         scope as scope,
         scored_rows as scored_rows,
         slices as slices,

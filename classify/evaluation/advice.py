@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from classify.errors import SHOWN, list_some
-from classify.evaluation.baseline import Baseline, MajorityBaseline
-from classify.evaluation.metrics import Scores, display_name, format_metrics
+from classify.evaluation.metrics import Baseline, MajorityBaseline, Scores, display_name, format_metrics
 from classify.evaluation.scored_rows import SURE, SignTest, show_p
 
 # A 95 % interval of accuracy wider than this is reported.

@@ -1,4 +1,4 @@
-"""Calibrate probabilities by a scale and a shift of each output's logits.
+"""Calibrate probabilities by a scale and a shift of each output's logits, and choose thresholds of labels.
 
 Temperature scaling divides all logits by one number, which changes no predicted class (Guo et al., 2017, "On
 Calibration of Modern Neural Networks", section 4.2). The output layer takes scale and shift, so the model stays stock.
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize, minimize_scalar
 
 from classify.evaluation.metrics import Array, binary_cross_entropy, cross_entropy, sigmoid, softmax
 
@@ -19,6 +20,9 @@ BINS = 15
 _DRAWS = 200
 _LEAST_DRAWS = 50
 _ROWS_DRAWN = 10**7
+# Threshold of a label without rows, and the rows from which F1 chooses it.
+_THRESHOLD = 0.5
+_ENOUGH = 10
 # Prior standard deviation of the temperature's logarithm; without it few rows, all correct, would make it 0.
 _SPREAD = 1.0
 # Bounds of the search for its logarithm.
@@ -54,8 +58,6 @@ def fit_temperature(logits: Array, targets: Array) -> float:
 
     A normal prior on its logarithm has the weight of about one row, so it matters only with few rows.
     """
-    from scipy.optimize import minimize_scalar
-
     if not len(targets):
         return 1.0
 
@@ -72,8 +74,6 @@ def fit_scale_and_shift(logits: Array, targets: Array) -> tuple[float, float]:
     Platt, 1999, "Probabilistic Outputs for Support Vector Machines", section 2, with a normal prior on the logarithm
     of the scale and on the shift instead of his smoothed targets.
     """
-    from scipy.optimize import minimize
-
     logits, targets = logits.astype(np.float64), targets.astype(np.float64)
 
     def loss(parameters: Array) -> tuple[float, Array]:
@@ -87,15 +87,36 @@ def fit_scale_and_shift(logits: Array, targets: Array) -> tuple[float, float]:
     return float(np.exp(fitted[0])), float(fitted[1])
 
 
+def choose_thresholds(probabilities: npt.NDArray[np.float64], targets: Array) -> npt.NDArray[np.float64]:
+    """(labels,) the thresholds with the highest F1 on these rows.
+
+    On few rows that is a matter of chance. So a label with fewer than 10 rows gets the threshold at which it is
+    predicted for as many rows (PCut: Yang, 2001, "A Study of Thresholding Strategies for Text Categorization", section
+    2.2). A label without rows gets 0.5.
+    """
+    thresholds = np.full(targets.shape[1], _THRESHOLD)
+    for number in np.flatnonzero(targets.any(axis=0)).tolist():
+        order = np.argsort(-probabilities[:, number], kind="stable")
+        ranked = probabilities[order, number]
+        hits = np.cumsum(targets[order, number], dtype=np.int64)
+        # A cut lies between two different probabilities.
+        cuts = np.flatnonzero(np.append(ranked[:-1] != ranked[1:], True))
+        if hits[-1] >= _ENOUGH:
+            f1 = 2 * hits[cuts] / (cuts + 1 + hits[-1])
+            cut = int(cuts[f1.argmax()])
+        else:
+            cut = int(cuts[cuts < hits[-1]].max(initial=-1))
+        above = ranked[cut] if cut >= 0 else 1.0
+        below = ranked[cut + 1] if cut + 1 < len(ranked) else 0.0
+        thresholds[number] = (above + below) / 2
+    return thresholds
+
+
 def binary_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-    """Log loss, Brier score and expected calibration error of logits (n,) of targets 0 or 1 (n,)."""
-    probabilities, right = sigmoid(logits), targets.astype(np.float64)
-    return {
-        "log_loss": binary_cross_entropy(logits, targets),
-        "brier": float(np.mean((probabilities - targets) ** 2)),
-        "ece": calibration_error(probabilities, right),
-        "ece_by_chance": error_by_chance(probabilities, seed),
-    }
+    """As `probability_scores`, of logits (n,) of targets 0 or 1 (n,)."""
+    probabilities = sigmoid(logits)
+    loss, squares = binary_cross_entropy(logits, targets), (probabilities - targets) ** 2
+    return _score(loss, squares, probabilities, targets.astype(np.float64), seed)
 
 
 def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, Any]:
@@ -107,9 +128,13 @@ def probability_scores(logits: Array, targets: Array, seed: int) -> dict[str, An
     probabilities = softmax(logits)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
     probabilities[np.arange(len(targets)), targets] -= 1.0  # now the errors, in place: they may take gigabytes
+    return _score(cross_entropy(logits, targets), (probabilities**2).sum(axis=1), confidence, right, seed)
+
+
+def _score(loss: float, squares: Array, confidence: Array, right: Array, seed: int) -> dict[str, Any]:
     return {
-        "log_loss": cross_entropy(logits, targets),
-        "brier": float((probabilities**2).sum(axis=1).mean()),
+        "log_loss": loss,
+        "brier": float(squares.mean()),
         "ece": calibration_error(confidence, right),
         "ece_by_chance": error_by_chance(confidence, seed),
     }

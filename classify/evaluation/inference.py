@@ -20,12 +20,11 @@ from classify.modeling.classifier import Classifier
 
 @torch.no_grad()
 def compute_logits(
-    classifier: Classifier, tokens: Tokens, rows: Rows, world: World, *, features: bool = False, dropout: bool = False
+    classifier: Classifier, tokens: Tokens, rows: Rows, world: World, *, features: bool = False
 ) -> npt.NDArray[np.float32]:
     """Logits (len(rows), outputs) of `rows`, or `features`: the output layer's inputs (len(rows), width).
 
-    With `dropout` they are computed as in training. They are in the order of `rows`, the same array on every rank. A
-    collective: all ranks call it with the same rows.
+    They are in the order of `rows`, the same array on every rank. A collective: all ranks call it with the same rows.
     """
     lengths = tokens.lengths(rows)
     batches = sampler.batch_by_tokens(lengths, world.accelerator.eval_tokens, padded=not classifier.packed)
@@ -35,7 +34,7 @@ def compute_logits(
     local_places: list[Rows] = []
     outputs: list[torch.Tensor] = []
     training = classifier.training
-    classifier.train(dropout)
+    classifier.eval()
     bar = progress_bar(len(rows), 0, "row", enabled=world.is_main, delayed=True)
     try:
         local_batches = sampler.shard_batches(batches, costs, world.rank, world.world_size)

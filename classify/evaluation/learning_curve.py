@@ -18,6 +18,8 @@ _EXPONENTS = np.arange(0.1, 1.05, 0.1)
 _WEIGHT = 3.0
 # How much wider the interval of an expected score is than that of a measured one.
 _WIDER = 1.25
+# Classes that are listed.
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,14 @@ class Curve:
     per_class: dict[str, tuple[float, float]]
     preset: str = "default"
 
-    def predict(self, factor: float = 2.0) -> tuple[float, tuple[float, float]]:
-        """The score expected with `factor` times the rows, and an interval.
+    def predict(self) -> tuple[float, tuple[float, float]]:
+        """The score expected with twice the rows, and an interval.
 
         The law's gain is added to the score on all rows; the interval is a little wider than that of the score. In 28
         draws of seven sets (logistic regression on a frozen encoder) it held what twice as many rows gave in 27.
         """
-        law, score = self.law, self.points[-1][1]
-        gain = float(law.errors(np.array([1.0]))[0] - law.errors(np.array([factor]))[0])
-        expected = min(1.0, score + gain)
+        now, doubled = self.law.errors(np.array([1.0, 2.0])).tolist()
+        expected = min(1.0, self.points[-1][1] + (now - doubled))
         low, high = self.interval
         half = _WIDER * (high - low) / 2
         return expected, (expected - half, min(1.0, expected + half))
@@ -80,10 +81,10 @@ class Curve:
         rows, scores = np.array(self.points).T
         return PowerLaw.fit(rows / rows[-1], 1 - scores)
 
-    def most_gained(self, most: int = 3) -> list[tuple[str, float, float]]:
+    def most_gained(self) -> list[tuple[str, float, float]]:
         """The classes whose F1 rose most from half of the rows to all."""
         gained = sorted(self.per_class.items(), key=lambda item: item[1][0] - item[1][1])
-        return [(name, *pair) for name, pair in gained[:most] if pair[1] > pair[0]]
+        return [(name, *pair) for name, pair in gained[:_SHOWN] if pair[1] > pair[0]]
 
     def line(self) -> str:
         expected, (low, high) = self.predict()

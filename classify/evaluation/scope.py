@@ -7,12 +7,13 @@ Neighbors"), the confidence the largest probability (Hendrycks and Gimpel, 2017)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
 
 from classify.errors import InputError
 from classify.evaluation.metrics import softmax
@@ -20,19 +21,9 @@ from classify.evaluation.metrics import softmax
 FILE = "in_scope.safetensors"
 OUTSIDE_FILE = "out_of_scope.csv"
 COLUMN = "in_scope"
-# The place of the column: after the label and its confidence.
-_PLACE = 2
-# Share of held-out texts of the classes that are above the default threshold.
-_KEPT = 0.95
-# Classes below which the confidence counts nothing: of two, one alone is left where the other is left out.
-_FEWEST = 3
-# Classes from which on the confidence counts as much as the similarity.
-_MANY = 50
-# Training texts to compare with.
-EXAMPLES = 10_000
 # Texts that are compared at once.
 _BLOCK = 1_024
-_SMALLEST = 1e-9
+SMALLEST = 1e-9
 
 Array = npt.NDArray[Any]
 
@@ -52,8 +43,7 @@ class Scope:
     """The probability that a text belongs to one of the classes; below `threshold` `label` is what is predicted.
 
     It is the probability among texts of which half do. `examples` (n, width) are features of training texts, of length
-    1; `weights` (2,) and `bias` belong to a logistic regression on the largest similarity and the log odds of the
-    largest probability.
+    1; `weights` (2,) and `bias` belong to a logistic regression on what `measure` gives. `training.open_set` fits it.
     """
 
     label: str
@@ -62,58 +52,19 @@ class Scope:
     weights: npt.NDArray[np.float64]
     bias: float
 
-    @classmethod
-    def fit(
-        cls, label: str, examples: Array, targets: Array, inside: Held, inside_targets: Array, outside: Held | None
-    ) -> Self:
-        """Fit on held-out rows of the classes and on rows `outside` of them, when training ends.
-
-        Without such rows each class is left out in turn: its rows are outside of the others. How much the confidence
-        is worth follows from the number of classes. The threshold keeps 95 % of the rows `inside`.
-        """
-        from sklearn.linear_model import LogisticRegression
-
-        examples = _normalize(examples)
-        own, others = _measure(examples, inside), []
-        if outside is not None:
-            others.append(_measure(examples, outside))
-        else:
-            for number in np.unique(inside_targets).tolist():
-                left_out, rest = inside.take(np.flatnonzero(inside_targets == number)), targets != number
-                if rest.any():
-                    left_out.logits[:, number] = -np.inf
-                    others.append(_measure(examples[rest], left_out))
-        measures = np.concatenate([own, *others])
-        classes = inside.logits.shape[1]
-        mixture = np.array([[1.0], [0.0 if classes < _FEWEST else min(1.0, classes / _MANY)]])
-        middle, scale = own.mean(axis=0), own.std(axis=0) + _SMALLEST
-        is_inside = np.arange(len(measures)) < len(own)
-        model = LogisticRegression(class_weight="balanced").fit((measures - middle) / scale @ mixture, is_inside)
-        # Where the rows do not show it, more similar is more probable all the same.
-        slope = np.where(model.coef_[0] > 0, model.coef_[0], 1.0)
-        weights = mixture @ slope / scale
-        fitted = cls(label, 0.0, examples.astype(np.float16), weights, float(model.intercept_[0] - weights @ middle))
-        kept = np.quantile(fitted.probabilities(*inside), 1 - _KEPT, method="lower")
-        return replace(fitted, threshold=float(kept))
-
     def probabilities(self, features: Array, logits: Array) -> npt.NDArray[np.float32]:
         """The probability (rows,) that each row belongs to a class."""
-        odds = _measure(self.examples.astype(np.float32), Held(features, logits)) @ self.weights + self.bias
+        odds = measure(self.examples.astype(np.float32), Held(features, logits)) @ self.weights + self.bias
         return (1 / (1 + np.exp(-odds))).astype(np.float32)
 
     def holds(self, in_scope: Array) -> npt.NDArray[np.bool_]:
         """Whether each of these probabilities (rows,) reaches the threshold, in double precision."""
         return np.asarray(in_scope.astype(np.float64) >= self.threshold)
 
-    def names(self, names: list[str]) -> list[str]:
-        """The names of a task's columns with that of the probability."""
-        return [*names[:_PLACE], COLUMN, *names[_PLACE:]]
-
     def mark(self, fields: Iterable[list[str]], in_scope: Array, digits: str) -> Iterator[list[str]]:
-        """Yield a task's cells with the probability; below the threshold with `label` and its own probability."""
+        """Yield labels and confidences with the probability; below the threshold `label` and its own confidence."""
         for cells, share, holds in zip(fields, in_scope.tolist(), self.holds(in_scope).tolist(), strict=True):
-            own = cells[:_PLACE] if holds else [self.label, f"{1 - share:{digits}}"]
-            yield [*own, f"{share:{digits}}", *cells[_PLACE:]]
+            yield [*(cells if holds else [self.label, f"{1 - share:{digits}}"]), f"{share:{digits}}"]
 
     def describe(self, inside: Array, right: Array, outside: Array, *, fitted: bool = False) -> dict[str, Any]:
         """The entry of metrics.json, from the probabilities of scored rows inside and outside of the classes.
@@ -132,11 +83,11 @@ class Scope:
             **({"threshold_set_on": "scored rows"} if fitted else {}),
         }
         if len(outside):
-            from sklearn.metrics import roc_auc_score
-
-            is_inside = np.repeat([1, 0], [len(inside), len(outside)])
+            # The share of pairs in which the row inside is the more probable one; a tie is half a pair.
+            ranked = np.sort(outside)
+            lower = np.searchsorted(ranked, inside, "left") + np.searchsorted(ranked, inside, "right")
             entry["recall"] = float((~self.holds(outside)).mean())
-            entry["auroc"] = float(roc_auc_score(is_inside, np.concatenate([inside, outside])))
+            entry["auroc"] = float(lower.mean() / (2 * len(outside)))
         return entry
 
     def as_settings(self) -> dict[str, Any]:
@@ -144,8 +95,6 @@ class Scope:
         return {COLUMN: entry}
 
     def write(self, folder: Path) -> None:
-        from safetensors.numpy import save_file
-
         save_file({"examples": self.examples, "weights": np.append(self.weights, self.bias)}, folder / FILE)
 
     @classmethod
@@ -156,8 +105,6 @@ class Scope:
         """
         if COLUMN not in settings:
             return None
-        from safetensors.numpy import load_file
-
         entry = settings[COLUMN]
         if not (folder / FILE).is_file():
             raise InputError(
@@ -171,24 +118,23 @@ class Scope:
 
 def summarize(entry: dict[str, Any]) -> str:
     """The entry of metrics.json as a line."""
-    rows, outside = entry["rows"], entry["out_of_scope_rows"]
     chosen = ", on which the threshold was set," if "threshold_set_on" in entry else ""
     accepted, right = (f"{100 * entry[name]:.1f} %" for name in ("accepted", "accuracy"))
-    parts = [f"{accepted} of {rows:,} texts{chosen} accepted, {right} accepted and right"]
-    if outside:
-        parts.append(f"{100 * entry['recall']:.1f} % of {outside:,} {entry['label']!r} rows rejected")
-        parts.append(f"AUROC {entry['auroc']:.3f}")
-    return f"in scope: {'; '.join(parts)} (from {entry['threshold']:.2f}; --min-in-scope of classify predict)"
+    line = f"{accepted} of {entry['rows']:,} texts{chosen} accepted, {right} accepted and right"
+    if outside := entry["out_of_scope_rows"]:
+        line += f"; {100 * entry['recall']:.1f} % of {outside:,} {entry['label']!r} rows rejected"
+        line += f"; AUROC {entry['auroc']:.3f}"
+    return f"in scope: {line} (from {entry['threshold']:.2f}; --min-in-scope of classify predict)"
 
 
-def _normalize(features: Array) -> npt.NDArray[np.float32]:
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), _SMALLEST)
+def normalize(features: Array) -> npt.NDArray[np.float32]:
+    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), SMALLEST)
 
 
-def _measure(examples: npt.NDArray[np.float32], held: Held) -> npt.NDArray[np.float64]:
+def measure(examples: npt.NDArray[np.float32], held: Held) -> npt.NDArray[np.float64]:
     """(rows, 2) the largest cosine similarity with an example, and the log odds of the largest probability."""
-    features, similarity = _normalize(held.features), np.empty(len(held.features))
+    features, similarity = normalize(held.features), np.empty(len(held.features))
     for start in range(0, len(features), _BLOCK):
         similarity[start : start + _BLOCK] = (features[start : start + _BLOCK] @ examples.T).max(axis=1)
-    confidence = softmax(held.logits).max(axis=1).clip(_SMALLEST, 1 - _SMALLEST)
+    confidence = softmax(held.logits).max(axis=1).clip(SMALLEST, 1 - SMALLEST)
     return np.column_stack([similarity, np.log(confidence) - np.log1p(-confidence)])

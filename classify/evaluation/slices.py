@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import fisher_exact
 
 from classify.data.languages import UNKNOWN, detect_languages
 from classify.evaluation.metrics import holm, wilson_interval
@@ -27,8 +29,7 @@ Rows = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """Rows that share a property: `kind` is the property, `value` its value."""
 
     kind: str
@@ -92,8 +93,6 @@ def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tup
     Fisher's exact test, one-sided, of right and wrong; of other scores, of those above the median. Corrected for the
     number of slices (Holm, 1979).
     """
-    from scipy.stats import fisher_exact
-
     scores = scores[independent]
     is_binary = bool(np.isin(scores, (0, 1)).all())
     good = scores == 1 if is_binary else scores > np.median(scores)
@@ -105,11 +104,11 @@ def find_weak(slices: Sequence[Slice], scores: Scores, independent: Rows) -> tup
             tested.append((one, inside))
             p.append(float(fisher_exact(table, alternative="less").pvalue))
     weak = []
-    for (one, inside), corrected in zip(tested, holm(np.array(p)).tolist(), strict=True):
+    for ((kind, value, _), inside), corrected in zip(tested, holm(np.array(p)).tolist(), strict=True):
         if corrected < _LEVEL:
             own, rest = scores[inside], float(scores[~inside].mean())
             interval = _interval(own, is_binary=is_binary)
-            weak.append(WeakSlice(one.kind, one.value, len(own), float(own.mean()), interval, rest, corrected))
+            weak.append(WeakSlice(kind, value, len(own), float(own.mean()), interval, rest, corrected))
     return sorted(weak, key=lambda one: one.score - one.rest), len(tested)
 
 

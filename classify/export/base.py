@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from classify.config.schema import TrainingConfig
 from classify.errors import InputError
-from classify.evaluation.predictions_file import FILE as PREDICTIONS, read_predictions
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.prediction.predictor import Predictor
 from classify.tasks.base import Task
+from classify.tasks.columns import FILE as PREDICTIONS, read_predictions
 
 # Rows of the run that an export is checked on.
 _ROWS = 1_000
@@ -55,7 +55,7 @@ def draw_sample(predictor: Predictor) -> Sample:
     longest = " ".join([*max(columns[0], key=len).split(), "word"] * _LONG)[: 8 * _LONG]
     for number, column in enumerate(columns):  # a second text is never as long as the first
         column += [*_EDGES, longest] if number == 0 else [*reversed(_EDGES), "a"]
-    return Sample(columns, scored.take(chosen), predictor.split_outputs(predictor.outputs(*columns))[0])
+    return Sample(columns, scored.take(chosen), predictor.task.split(predictor.outputs(*columns))[0])
 
 
 @dataclass(frozen=True)

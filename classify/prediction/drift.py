@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify import tasks
 from classify.data.split_record import SplitRecord
 from classify.errors import InputError
-from classify.evaluation.baseline import make_features
 from classify.evaluation.metrics import holm
-from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
@@ -27,6 +26,7 @@ from classify.prediction.predictor import Predictor
 from classify.prediction.stream import compute_outputs
 from classify.tables.roles import TextColumns
 from classify.tables.table import EMPTY, Table, TextHashes
+from classify.tasks.columns import read_predictions
 
 # Rows of each table that the classifier sees at most, and at least.
 _ROWS = 2_000
@@ -139,7 +139,7 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
     is_new = np.repeat([0, 1], [len(rows) for rows in chosen])
     if min(map(len, chosen)) < _FEWEST:
         return 0.5, 1.0, ()
-    model = make_pipeline(make_features(texts, _FEATURES), LogisticRegression(C=1.0))
+    model = make_pipeline(tasks.baseline.make_features(texts, _FEATURES), LogisticRegression(C=1.0))
     learned, tested = train_test_split(np.arange(len(texts)), test_size=0.5, stratify=is_new, random_state=seed)
     model.fit([texts[row] for row in learned.tolist()], is_new[learned])
     scores, tests = model.decision_function([texts[row] for row in tested.tolist()]), is_new[tested] == 1
@@ -173,7 +173,7 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     if not len(rows) or not len(kept):
         which = "the run's scored rows have" if len(rows) else f"{table.path} has"
         raise InputError(f"--data {table.path}: {which} no text that occurs once in both tables together.")
-    logits, in_scope = predictor.split_outputs(compute_outputs(predictor, table, texts, rows))
+    logits, in_scope = predictor.task.split(compute_outputs(predictor, table, texts, rows))
     by_folds = bool((metrics["test"] or metrics["eval"]).get("folds"))
     before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
     now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from classify.data.split_record import SplitRecord
 from classify.data.splits import mark_outside
 from classify.errors import InputError, list_some
-from classify.evaluation.metrics import Sampling, Scores
-from classify.evaluation.predictions_file import FILE
+from classify.evaluation.metrics import Sampling, Scores, write_metrics
 from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_dir, make_folders, write_json
@@ -28,7 +27,7 @@ from classify.tables.roles import TextColumns, rename_alike
 from classify.tables.source import ReadOptions
 from classify.tables.table import Table, TextHashes
 from classify.tasks.base import Task
-from classify.tasks.columns import PredictionColumns
+from classify.tasks.columns import FILE, PredictionColumns
 from classify.tasks.registry import trained_task
 
 # Column of several label columns together.
@@ -74,7 +73,8 @@ def read_labelled(
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
     targets = task.targets.encode(table, column, f"the training data of {model}")[rows]
-    outside = np.flatnonzero(mark_outside(table, column, task.targets.classes))
+    # An exported model has no scope: it cannot be scored on rows of no class.
+    outside = np.flatnonzero(mark_outside(table, column, task.targets.classes) & (task.scope is not None))
     hashes = table.text_hashes(texts.whole)[rows]
     trained = SplitRecord.find(model).find_trained(hashes)
     return LabelledTable(table, texts, task, rows, targets, hashes, trained, outside, column)
@@ -117,12 +117,12 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tup
     the number of rows that it was trained on. Returns the scores of all rows, and of the rows that it was not trained
     on, None where these are all or none. A collective; the main process writes.
     """
-    table, task, targets, scope = labelled.table, labelled.task, labelled.targets, predictor.scope
+    table, task, targets, scope = labelled.table, labelled.task, labelled.targets, labelled.task.scope
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
     every = np.sort(np.concatenate([labelled.rows, labelled.outside]))
     outputs = compute_outputs(predictor, table, labelled.texts, every)
     inside, outside = (outputs[np.isin(every, rows)] for rows in (labelled.rows, labelled.outside))
-    (logits, in_scope), trained = predictor.split_outputs(inside), labelled.trained
+    (logits, in_scope), trained = task.split(inside), labelled.trained
 
     def score(rows: npt.NDArray[np.bool_]) -> Scores:
         return task.scores.score(logits[rows], targets[rows], _SEED, sampling=Sampling(labelled.hashes[rows]))
@@ -133,32 +133,32 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tup
         if not predictor.world.is_main:
             return scores, unseen
         predicted = task.answers.decide(task.answers.probabilities(logits))
-        metrics: dict[str, Any] = {
-            "task": task.name,
-            "model": os.path.abspath(predictor.folder),
-            "trained_rows": int(trained.sum()),
-            "texts": labelled.texts.as_settings(),
-            "label_column": labelled.column,
-            "eval": None,
-            "test": scores.as_json(),
-            "probabilities": task.scores.probability_scores(logits, targets, _SEED),
-            "calibration": None,
-            "baseline": None,
-            "majority": task.scores.majority(targets, targets).as_json(),
-        }
-        if unseen is not None:
-            metrics["test"]["unseen"] = unseen.as_json()
-            metrics["majority"]["unseen"] = task.scores.majority(targets, targets[~trained]).metrics
+        rejected: dict[str, Any] = {}
         if scope is not None and in_scope is not None:
-            metrics[COLUMN] = scope.describe(in_scope, predicted == targets, outside[:, -1])
-        columns = PredictionColumns(task, scope=scope)
+            rejected[COLUMN] = scope.describe(in_scope, predicted == targets, outside[:, -1])
+        columns = PredictionColumns(task)
         make_folders(folder)
         (folder / OUTSIDE_FILE).unlink(missing_ok=True)  # of an earlier evaluation
         with atomic_dir(folder) as made:  # or a full disk would leave files of two evaluations
             columns.write(made / FILE, table, labelled.rows, inside)
-            if scope is not None and len(outside):
+            if len(outside):
                 columns.write(made / OUTSIDE_FILE, table, labelled.outside, outside)
             ScoredRows(labelled.hashes, targets, logits, predicted, None, trained).write(made)
-            write_json(made / "metrics.json", metrics)
+            write_metrics(
+                made,
+                task.name,
+                validation=None,
+                test=scores.as_json(),
+                baseline=None,
+                majority=task.scores.majority(targets, targets),
+                unseen=None if unseen is None else (unseen, None, task.scores.majority(targets, targets[~trained])),
+                calibration=None,
+                model=os.path.abspath(predictor.folder),
+                trained_rows=int(trained.sum()),
+                texts=labelled.texts.as_settings(),
+                label_column=labelled.column,
+                probabilities=task.scores.probability_scores(logits, targets, _SEED),
+                **rejected,
+            )
             write_json(made / "run.json", {**describe_start(table, task.name), "status": "finished"})
     return scores, unseen

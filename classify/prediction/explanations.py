@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from classify import prediction
-from classify.evaluation.predictions_file import read_predictions
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.files import read_json, write_json
 from classify.prediction.occlusion import strongest
 from classify.tasks.base import Task
+from classify.tasks.columns import read_predictions
 
 FILE = "explanations.json"
 # Texts that are explained.

@@ -19,7 +19,6 @@ from classify.config.fields import describe
 from classify.console import progress_bar
 from classify.data.tokenize import POLICIES, TRUNCATE, Tokens, tokenize
 from classify.errors import InputError
-from classify.evaluation.scope import Scope
 from classify.launch.launch import Launch
 from classify.modeling.result_folder import EXPORTED, trained_texts
 from classify.prediction.occlusion import WordAttribution, explain
@@ -38,13 +37,11 @@ class Predictor(ABC):
     """A trained classifier. In a single process it is thread-safe.
 
     A runtime computes `outputs`; all else follows from these. `world` has the identity and the collectives of this
-    process; `precision` is that of the model (with auto, scores are in fp32). `scope` tells texts that belong to none
-    of the labels, where the model was trained with --out-of-scope-label.
+    process; `precision` is that of the model (with auto, scores are in fp32).
     """
 
     world: Any
     precision: str
-    scope: Scope | None = None
 
     def __init__(self, folder: str, settings: dict[str, Any], task: Task, tokenizer: Any):
         self.folder, self.settings, self.task, self.tokenizer = folder, settings, task, tokenizer
@@ -65,7 +62,7 @@ class Predictor(ABC):
     def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
         """Compute the logits of texts, at least one, or of pairs with their `second` texts.
 
-        The shape is (len(first), labels). With a `scope` there is one more column: the probability of being in scope.
+        The shape is (len(first), labels). A task with a scope has one more column: the probability of being in scope.
         A collective, with the same texts on every rank. Raises InputError if the tokenizer does not match the model,
         ValueError if the predictor is closed.
         """
@@ -86,16 +83,12 @@ class Predictor(ABC):
                 yield self.outputs(*take(start, end))
                 bar.update(end - start)
 
-    def split_outputs(self, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """The logits (rows, labels), and the probabilities (rows,) of being in scope, if there are any."""
-        return (outputs, None) if self.scope is None else (outputs[:, :-1], outputs[:, -1])
-
     def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:
         """Compute the `probabilities` of texts, and the probability (len(texts),) of being in scope, or None."""
         columns = _read_texts(texts, pairs=self.texts.pair is not None)
-        none = np.zeros((0, len(self.labels) + (self.scope is not None)), dtype=np.float32)
+        none = np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)
         blocks = self.blocks(len(columns[0]), lambda a, b: (column[a:b] for column in columns), delayed=True)
-        logits, in_scope = self.split_outputs(np.concatenate([none, *blocks]))
+        logits, in_scope = self.task.split(np.concatenate([none, *blocks]))
         return self.task.answers.probabilities(logits), in_scope
 
     def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
@@ -112,10 +105,10 @@ class Predictor(ABC):
         Below the threshold it is the label of the scope.
         """
         values = self.task.targets.decode(self.task.answers.decide(probabilities))
-        if self.scope is None or in_scope is None:
+        if self.task.scope is None or in_scope is None:
             return values
         pairs = zip(values, in_scope.tolist(), strict=True)
-        return [value if share >= self.scope.threshold else self.scope.label for value, share in pairs]
+        return [value if share >= self.task.scope.threshold else self.task.scope.label for value, share in pairs]
 
     def tokenize(self, first: Sequence[str], second: Sequence[str] | None = None) -> Tokens:
         """Tokenize texts, or pairs with their `second` texts, as in training."""
@@ -133,7 +126,7 @@ class Predictor(ABC):
             raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
 
         def compute(rows: list[Sequence[str]]) -> Outputs:
-            logits = self.split_outputs(self.outputs(*map(list, zip(*rows, strict=True))))[0]
+            logits = self.task.split(self.outputs(*map(list, zip(*rows, strict=True))))[0]
             predicted = int(self.task.answers.probabilities(logits[:1]).argmax())  # the first row is the whole text
             return logits[:, predicted if label is None else self.labels.index(label)]
 

@@ -18,7 +18,6 @@ from classify.distributed.torch_settings import default_modes, prepare_threads
 from classify.distributed.world import World
 from classify.errors import DeviceError, InputError
 from classify.evaluation.inference import compute_local_logits
-from classify.evaluation.scope import Scope
 from classify.launch.devices import accelerator_of
 from classify.launch.launch import Launch
 from classify.launch.plan import DevicePlan, plan_devices
@@ -41,7 +40,6 @@ class PyTorchPredictor(Predictor):
     ):
         super().__init__(folder, settings, task, tokenizer)
         self.classifier, self.world, self.precision = classifier, world, classifier.precision.name
-        self.scope = Scope.read(Path(folder), settings)
         self._is_ready, self._preparing = False, threading.Lock()
 
     def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
@@ -55,17 +53,17 @@ class PyTorchPredictor(Predictor):
             check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)
         self._prepare()
         with self._settings():
-            local = compute_local_logits(self.classifier, tokens, world, features=self.scope is not None)
+            local = compute_local_logits(self.classifier, tokens, world, features=self.task.scope is not None)
             if count > 1:
                 local = world.gather(local.to(world.device)).cpu()
         computed = np.empty_like(local.numpy())
         computed[np.concatenate([rows[rank::count] for rank in range(count)])] = local.numpy()
-        if self.scope is None:
+        if self.task.scope is None:
             return computed
         layer = self.classifier.output_layer
         weight, bias = (tensor.detach().float().cpu().numpy() for tensor in (layer.weight, layer.bias))
         logits = computed @ weight.T + bias
-        return np.column_stack([logits, self.scope.probabilities(computed, logits)])
+        return np.column_stack([logits, self.task.scope.probabilities(computed, logits)])
 
     def _prepare(self) -> None:
         """Move the model to its device, and pack texts or pad them, before the first ones.

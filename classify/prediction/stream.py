@@ -12,14 +12,13 @@ import numpy.typing as npt
 
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.tokenize import note_longer
-from classify.evaluation.predictions_file import note_renamed
 from classify.files import remove_temporaries
 from classify.modeling.coverage import note_unknown
 from classify.prediction.predictor import Outputs, Predictor
 from classify.tables.roles import TextColumns, note_empty_texts
 from classify.tables.table import EMPTY, Table
 from classify.tables.writers import Added, CSVStream, rename_columns, rows_of
-from classify.tasks.columns import PredictionColumns
+from classify.tasks.columns import PredictionColumns, note_renamed
 
 STANDARD_OUTPUT = "-"
 

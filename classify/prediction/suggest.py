@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
+from classify import tasks
 from classify.data.split_record import SplitRecord
 from classify.errors import InputError
-from classify.evaluation.baseline import lack_spaces
 from classify.evaluation.scored_rows import ScoredRows
 from classify.prediction.predictor import Outputs, Predictor
 from classify.prediction.stream import compute_outputs
@@ -61,14 +61,13 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
-    logits, in_scope = predictor.split_outputs(compute_outputs(predictor, table, texts, candidates))
+    outputs = compute_outputs(predictor, table, texts, candidates)
+    (logits, _), rejected = predictor.task.split(outputs), predictor.task.rejects(outputs)
     certainty = predictor.task.answers.certainty(predictor.task.answers.probabilities(logits))
     order = np.argsort(certainty, kind="stable")
-    if predictor.scope is not None and in_scope is not None:
-        is_inside = predictor.scope.holds(in_scope[order])
-        if not is_inside.all():
-            left_out["out of scope"] = int((~is_inside).sum())
-        order = order[is_inside]
+    order = order[~rejected[order]]
+    if rejected.any():
+        left_out["out of scope"] = int(rejected.sum())
     chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
     return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out)
 
@@ -125,7 +124,7 @@ def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Ro
 def _list_words(text: str) -> set[str]:
     """The set of its words, or of the pairs of its characters where it has no spaces."""
     plain = normalize_text(text)
-    return set(map("".join, itertools.pairwise(plain))) if lack_spaces([plain]) else set(plain.split())
+    return set(map("".join, itertools.pairwise(plain))) if tasks.baseline.lack_spaces([plain]) else set(plain.split())
 
 
 def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestions: Suggestions) -> None:
@@ -142,4 +141,5 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
     columns |= {name: [""] * count for name in predictor.label_columns if name not in columns}
     arrow = pyarrow.table({name: to_arrow(cells) for name, cells in columns.items()})
     chosen = replace(table, arrow=arrow, original=None, derived=frozenset())
-    PredictionColumns(predictor.task, top_k=0, for_excel=True).write(path, chosen, np.arange(count), suggestions.logits)
+    task = replace(predictor.task, scope=None)  # rejected rows are not suggested
+    PredictionColumns(task, top_k=0, for_excel=True).write(path, chosen, np.arange(count), suggestions.logits)

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from classify.errors import InputError
-from classify.evaluation.automation import Threshold, find_limit, find_threshold
-from classify.evaluation.scored_rows import FILE, ScoredRows
+from classify.evaluation.scored_rows import FILE, ScoredRows, Threshold, find_limit, find_threshold
 from classify.tasks.base import Task
 
 

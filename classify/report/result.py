@@ -13,12 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.languages import UNKNOWN
-from classify.evaluation.automation import Threshold, find_threshold
-from classify.evaluation.metrics import display_name
-from classify.evaluation.multi_label_metrics import SCORED_ROWS
-from classify.evaluation.predictions_file import FOLD_COLUMN, read_predictions
-from classify.evaluation.scope import COLUMN
-from classify.evaluation.scored_rows import ScoredRows
+from classify.evaluation.metrics import SCORED_ROWS, display_name
+from classify.evaluation.scored_rows import ScoredRows, Threshold, find_threshold
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.explanations import read_explanations
@@ -26,6 +22,7 @@ from classify.report.environment import count
 from classify.tables.roles import TextColumns
 from classify.tables.table import Table
 from classify.tasks.base import Task
+from classify.tasks.columns import FOLD_COLUMN, PredictionColumns, read_predictions
 from classify.tasks.registry import trained_task
 
 # Precisions for which a threshold is reported.
@@ -112,7 +109,7 @@ class Result:
     @property
     def other_columns(self) -> dict[str, list[str]]:
         labels = (*self.settings.get("label_columns", ()), self.metrics.get("label_column"))
-        used = {*self.columns.named, *labels, *self.task.answers.columns(), FOLD_COLUMN, COLUMN}
+        used = {*self.columns.named, *labels, *PredictionColumns(self.task).names, FOLD_COLUMN}
         return {name: self.table.column(name) for name in self.table.columns if name not in used}
 
     @functools.cached_property

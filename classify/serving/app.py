@@ -265,7 +265,7 @@ async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:
 def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
     """The predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
     task, answers = predictor.task, list[Prediction]()
-    probabilities, in_scope = predictor.split_outputs(rows)
+    probabilities, in_scope = predictor.task.split(rows)
     values = predictor.answers(probabilities, in_scope)
     shares: Sequence[Any] = [None] * len(rows) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):

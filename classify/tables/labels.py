@@ -393,16 +393,17 @@ def list_counts(labels: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
 
 
 def refuse_unknown(
-    places: Mapping[str, list[int]],
-    numbers: npt.NDArray[np.int64],
-    table: Table,
-    labels: Sequence[str],
-    known_from: str,
+    cells: Iterable[Iterable[str]], numbers: npt.NDArray[np.int64], table: Table, labels: Sequence[str], known_from: str
 ) -> None:
     """Raise InputError naming labels that `known_from` does not have, with their rows.
 
-    `places` has the cells of each label, by their number among the distinct ones; `numbers` (rows,) each row's cell.
+    `cells` has the labels of each distinct cell, `numbers` (rows,) each row's cell.
     """
+    known, places = set(labels), dict[str, list[int]]()
+    for number, cell in enumerate(cells):
+        for label in cell:
+            if label not in known:
+                places.setdefault(label, []).append(number)
     # Each example costs a pass over the rows, so only shown labels get one.
     faults = [
         f"{table.describe_rows(np.flatnonzero(np.isin(numbers, places[name])).tolist())}: the label "

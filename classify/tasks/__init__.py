@@ -9,9 +9,11 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.tasks import (
         base as base,
+        baseline as baseline,
         columns as columns,
         heads as heads,
         label_columns as label_columns,
+        losses as losses,
         multi_label as multi_label,
         registry as registry,
         regression as regression,

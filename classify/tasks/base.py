@@ -6,33 +6,46 @@ it takes or returns are a slice of the output layer, so several tasks can stand 
 
 A task is one file: it composes the four in `make`, reads a run's tables in `from_tables` and a trained model's
 classify.json in `from_settings`; `tasks.registry` lists it. Tasks are made before the arguments are known to be good,
-so torch and scikit-learn are imported where they compute.
+so what needs torch or scikit-learn stands in modules that are imported when it is used: `tasks.losses`, `tasks.heads`,
+`tasks.baseline`, `evaluation.bootstrap` and `evaluation.calibration`.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from classify import tasks
 from classify.config.schema import TrainingConfig
 from classify.data.splits import LabelEncoder
 from classify.errors import InputError, list_some
-from classify.evaluation.baseline import Baseline, LinearModel, MajorityBaseline, fit_baseline
-from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores as SplitScores
-from classify.evaluation.predictions_file import EXACT, JOIN
+from classify.evaluation.metrics import INDEPENDENT, Array, MajorityBaseline, Sampling, Scores as SplitScores
+from classify.evaluation.scope import Scope
 from classify.tables.table import Table
-from classify.tasks.heads import BALANCED, Layer, Weights, read_class_weights
 
 if TYPE_CHECKING:
     import torch
 
-# Rows by which the loss of guessing is computed.
-_CHANCE_ROWS = 10_000
+# Values of --class-weights that name no file.
+NONE = "none"
+BALANCED = "balanced"
+# Formats of probabilities and scores: for programs, and for readers of a spreadsheet.
+EXACT = ".8g"
+FOR_EXCEL = ".4f"
+# Between the labels of a cell.
+JOIN = "|"
+
+Weights = npt.NDArray[np.float32] | None
+# Weights (outputs, width) and biases (outputs,).
+Layer = tuple[Array, Array]
 
 
 class Loss(ABC):
@@ -52,14 +65,6 @@ class Loss(ABC):
         """The sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
         return float(len(targets))
 
-    def by_chance(self, targets: Array, outputs: int) -> float:
-        """The mean loss of outputs that are 0 for all texts, on at most 10,000 of the targets."""
-        import torch
-
-        some = targets[:: -(-len(targets) // _CHANCE_ROWS)]
-        total = self.loss_sum(torch.zeros(len(some), outputs), torch.from_numpy(some))
-        return float(total) / self.weight_sum(some)
-
 
 @dataclass(frozen=True, eq=False)
 class Targets(LabelEncoder):
@@ -69,10 +74,7 @@ class Targets(LabelEncoder):
     """
 
     def for_table(self, table: Table, column: str) -> Self:
-        """Targets that read the labels of a further table, which may be spelled or separated differently.
-
-        `predict`, `evaluate` and `suggest` call it before they look for labels in a table of their own.
-        """
+        """Targets that read a table of `evaluate` or `suggest`, whose labels may be spelled differently."""
         return self
 
     @abstractmethod
@@ -108,10 +110,7 @@ class Head(ABC):
         self.file_weights(config)
 
     def file_weights(self, config: TrainingConfig) -> Weights:
-        """The weights in the file of --class-weights, or None; read once, since it may change during a run.
-
-        Ranks compare them before the first step, and a checkpoint records them.
-        """
+        """The weights in the file of --class-weights, or None; read once, since it may change during a run."""
         name = config.class_weights
         if name not in self._read_weights:
             self._read_weights[name] = read_class_weights(name, self.labels)
@@ -136,38 +135,41 @@ class Head(ABC):
         Cross-validation on such features would choose too little. `is_final`: no epochs follow.
         """
 
-    @abstractmethod
     def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        """The regularization that cross-validation chooses for an output layer on features (rows, width).
-
-        All folds of a probe share one penalty; otherwise their logits differ in scale.
-        """
+        """The regularization that cross-validation chooses for an output layer on features (rows, width)."""
+        return self.choose_standard(tasks.heads.standardize(features)[0], targets, class_weights)
 
     @abstractmethod
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+        """`choose_penalty` on features of mean 0 and deviation 1."""
+
     def fit(
         self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
     ) -> Layer:
-        """Fit an output layer on features (rows, width).
+        """Fit an output layer on features (rows, width); the default penalty is that of `choose_penalty`.
 
-        It is called before the epochs, and for each fold of a run without epochs. The default penalty is that of
-        `choose_penalty`. `class_weights` are as `class_weights` returns them.
+        It is called before the epochs, and for each fold of a run without epochs.
         """
+        standard, mean, scale = tasks.heads.standardize(features)
+        weight, bias = self.fit_standard(standard, targets, penalty, class_weights)
+        weight = weight / scale
+        return weight.astype(np.float32), (bias - weight @ mean).astype(np.float32)
+
+    @abstractmethod
+    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
+        """`fit` on features of mean 0 and deviation 1."""
 
     def standardize(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        """Convert an earlier run's `weight` (outputs, width) and `bias` (outputs,), in place, to the units of training.
-
-        The set-up of a run with --head keep calls it, without gradients.
-        """
+        """Convert the layer of an earlier run, in place, to the units of training; for --head keep."""
         weight /= self.scale
         bias -= self.center
         bias /= self.scale
 
     @abstractmethod
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """Scale and shift (outputs,) that a finished model's output layer takes over; None to leave it.
+        """Scale and shift (outputs,) that the output layer takes over when training ends; None to leave it.
 
-        It is called when training ends. With `calibrate` they make the probabilities of these validation rows most
-        likely.
+        With `calibrate` they make the probabilities of these validation rows most likely.
         """
 
 
@@ -177,14 +179,17 @@ class Answers(ABC):
 
     `thresholds` (outputs,) are the probabilities from which a label is predicted, where predictions are sets of labels;
     else None. `purpose` says what the model does with a text, {} standing for the number of labels; the report opens
-    with it. `has_labels`: outputs are labels, not numbers. `has_confidence`: a prediction is one label, whose
-    probability is the confidence; so a text may be out of scope, too. `set_columns` are the columns that `set_fields`
-    fills. `sections` of report.html stand in order, by their names in `report.sections`.
+    with it. `outputs` is what messages call the outputs. `has_labels`: they are labels, not numbers. `has_confidence`:
+    a prediction is one label, whose probability is the confidence; so a text may be out of scope, too. Predictions add
+    `first_columns` to the table, then a probability for each label, and sets `set_columns`. `sections` of report.html
+    stand in order, by their names in `report.sections`.
     """
 
     purpose: ClassVar[str]
+    outputs: ClassVar[str] = "probabilities"
     has_labels: ClassVar[bool] = True
     has_confidence: ClassVar[bool] = False
+    first_columns: ClassVar[tuple[str, ...]]
     set_columns: ClassVar[tuple[str, ...]] = ()
     sections: ClassVar[tuple[str, ...]]
 
@@ -200,29 +205,15 @@ class Answers(ABC):
         """The predictions in the form of the targets."""
 
     def fitted(self, probabilities: Array, targets: Array) -> Self:
-        """The answers of a finished model, whose output layer has been rescaled.
-
-        What must be chosen on held-out rows is chosen on these; out of folds, each fold is decided by a choice on the
-        others.
-        """
+        """The answers of a finished model, with what must be chosen on held-out rows chosen on these."""
         return self
 
     @abstractmethod
-    def columns(self) -> list[str]:
-        """The names of the columns that predictions append to the table; a column for each label comes last."""
-
-    @abstractmethod
     def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
-        """Yield the cells of those columns, row by row, numbers in the format `digits`.
-
-        `predicted` are the predictions, by default those that `decide` makes.
-        """
+        """Yield the cells of `first_columns`, row by row; `predicted` are by default what `decide` makes of them."""
 
     def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """How badly each row's target fits its prediction (rows,), lower is better.
-
-        `predict --coverage` chooses the limit of `set_fields` by it. Only with `set_columns`.
-        """
+        """How badly each row's target fits its prediction (rows,), for the limit of `set_fields`."""
         raise NotImplementedError
 
     def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
@@ -265,30 +256,20 @@ class Scores(ABC):
     ) -> SplitScores:
         """These metrics, the loss, intervals and scores of each label, of logits (rows, outputs).
 
-        `predicted` are the predictions, by default those that the answers decide. `seed` is for the intervals,
-        `sampling` says which rows depend on each other.
+        `predicted` are by default what the answers decide; `seed` is for the intervals.
         """
 
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The score (rows,) of each prediction, larger is better.
-
-        Models are compared by it row by row; the report finds the worst rows and weak groups by it.
-        """
+        """The score (rows,) of each prediction, larger is better: for comparisons, worst rows and weak groups."""
 
     def renumber(self, values: Array, labels: Sequence[str]) -> Array:
-        """Targets or predictions by the numbers of other `labels`, which include this model's.
-
-        `compare` puts several models on the labels of all of them.
-        """
+        """Targets or predictions by the numbers of other `labels`, which include this model's; for `compare`."""
         assert list(labels) == self.labels
         return values
 
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any] | None:
-        """Log loss, Brier score and calibration error of logits; None without probabilities.
-
-        They are computed before and after calibration, and by `evaluate`; `seed` is that of an interval.
-        """
+        """Log loss, Brier score and calibration error of logits; None without probabilities."""
         return None
 
     @abstractmethod
@@ -296,31 +277,42 @@ class Scores(ABC):
         """Score predicting the most frequent label of training for all rows."""
 
     @abstractmethod
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        """The baseline's model for these training targets."""
+    def linear_model(self, targets: Array, seed: int) -> tuple[str, Any, int]:
+        """The baseline for these training targets: its name, an unfitted estimator, and the number of its outputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The four parts of a task, by the name that classify.json, metrics.json and run.json have for it."""
+    """The four parts of a task, by the name that classify.json, metrics.json and run.json have for it.
+
+    With a `scope`, from --out-of-scope-label, a model's outputs end with the probability of belonging to a class.
+    """
 
     name: str
     targets: Targets
     head: Head
     scores: Scores
     answers: Answers
+    scope: Scope | None = None
 
     @property
     def labels(self) -> list[str]:
-        """The names of the task's outputs, in order."""
         return self.targets.labels
 
+    def split(self, outputs: Array) -> tuple[Array, Array | None]:
+        """The logits (rows, labels) of a model's outputs, and with a scope the probabilities (rows,) of a class."""
+        return (outputs, None) if self.scope is None else (outputs[:, :-1], outputs[:, -1])
+
+    def rejects(self, outputs: Array) -> npt.NDArray[np.bool_]:
+        """(rows,) whether each text belongs to none of the classes; without a scope none does."""
+        return np.zeros(len(outputs), dtype=bool) if self.scope is None else ~self.scope.holds(outputs[:, -1])
+
     def settings(self) -> dict[str, Any]:
-        """What prediction needs to know, for classify.json."""
+        """Entries of classify.json."""
+        settings = self.targets.settings() | ({} if self.scope is None else self.scope.as_settings())
         if self.answers.thresholds is None:
-            return self.targets.settings()
-        thresholds = dict(zip(self.labels, self.answers.thresholds.tolist(), strict=True))
-        return {"thresholds": thresholds, **self.targets.settings()}
+            return settings
+        return {"thresholds": dict(zip(self.labels, self.answers.thresholds.tolist(), strict=True)), **settings}
 
     def check_settings(self, config: TrainingConfig, further: Collection[str] = ()) -> None:
         """Raise InputError for settings that this task does not support; `further` metrics are the caller's."""
@@ -332,8 +324,15 @@ class Task:
             )
         self.head.check(config)
 
+    def with_min_in_scope(self, threshold: float | None) -> Task:
+        """The task with the threshold of --min-in-scope. Raises InputError where it has no scope."""
+        if threshold is None:
+            return self
+        if self.scope is None:
+            raise InputError("--min-in-scope: the model was trained without --out-of-scope-label; drop the flag.")
+        return replace(self, scope=replace(self.scope, threshold=threshold))
+
     def with_answers(self, answers: Answers) -> Task:
-        """The task with other answers, which its scores judge."""
         return replace(self, answers=answers, scores=replace(self.scores, answers=answers))
 
     def with_thresholds(self, given: Mapping[str, float]) -> Task:
@@ -349,16 +348,31 @@ class Task:
         thresholds = np.array([given.get(label, threshold) for label, threshold in own])
         return self.with_answers(replace(self.answers, thresholds=thresholds))
 
-    def baseline(
-        self, train_texts: Sequence[str], train_targets: Array, texts: Sequence[str], targets: Array, seed: int
-    ) -> Baseline:
-        """Fit and score a linear model on TF-IDF. Raises ValueError if the training texts have no words."""
-        model, stratify_by = self.scores.linear_model(train_targets, seed), self.targets.stratify_by(train_targets)
-        return fit_baseline(model, train_texts, train_targets, stratify_by, texts, targets, seed, self.scores.metrics)
-
 
 def format_value(value: str | list[str] | float) -> str:
     """A decoded target or prediction as text, for reports."""
     if isinstance(value, list):
         return JOIN.join(value) or "no label"
     return value if isinstance(value, str) else f"{value:g}"
+
+
+def read_class_weights(setting: str, labels: Sequence[str]) -> Weights:
+    """The weight of each label by its name in JSON, or in a file of it; None where the setting is neither.
+
+    Raises InputError where it is not an object with a positive number for each label and no others.
+    """
+    if setting in (NONE, BALANCED):
+        return None
+    flag = f"--class-weights {setting}"
+    expected = "expected balanced, or a JSON file such as " + json.dumps(dict.fromkeys(labels[:2], 1.0))
+    try:
+        weights = json.loads(setting if setting.startswith("{") else Path(setting).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{flag}: {expected}. It cannot be read: {error}.") from None
+    if not isinstance(weights, dict) or set(weights) != set(labels):
+        got = ", ".join(map(repr, weights)) if isinstance(weights, dict) else f"a {type(weights).__name__}"
+        raise InputError(f"{flag}: {expected}, with a number for each of {list_some(labels, show=repr)}. Got {got}.")
+    for label, weight in weights.items():
+        if not (isinstance(weight, int | float) and 0 < weight < math.inf):
+            raise InputError(f"{flag}: the weight of {label!r} must be a number above 0. Got {weight!r} instead.")
+    return np.array([weights[label] for label in labels], dtype=np.float32)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
-from classify.errors import InputError
-from classify.evaluation.predictions_file import ACCEPTED, EXACT, FOLD_COLUMN, write_predictions
-from classify.evaluation.scope import Scope
-from classify.tables.table import Table
-from classify.tasks.base import Task
+from classify.errors import InputError, list_some
+from classify.evaluation.scope import COLUMN
+from classify.files import atomic_path, read_json
+from classify.tables import csv_file
+from classify.tables.source import ReadOptions, Source
+from classify.tables.table import Table, to_arrow
+from classify.tables.writers import Added, find_writer, rename_columns, unescape_formula, write_csv
+from classify.tasks.base import EXACT, Task
 
+FILE = "predictions.csv"
+# Column of the fold that predicted a row, in cross-validation.
+FOLD_COLUMN = "fold"
+# Column that says whether a prediction reaches the confidence that is asked for.
+_ACCEPTED = "accepted"
+# The added columns of other names hold numbers.
+_TEXT_COLUMNS = ("predicted_label", "label_", _ACCEPTED)
 # Rows that are formatted at once: their probabilities take twice the memory of their logits.
 _BLOCK = 2048
 
@@ -28,10 +41,10 @@ class PredictionColumns:
     """Formats a model's outputs as cells, and writes them beside the columns of a table.
 
     `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
-    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Answers.set_fields`). `scope`:
-    the outputs end with the probability of belonging to a class; add it, and predict its label below the threshold.
-    `digits` is the format of numbers; `for_excel`: see `CSVStream`. `tally` counts the rows so far: "accepted", how
-    many of them are "expected right", and those "rejected" as of no class.
+    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Answers.set_fields`). Outputs of
+    a task with a scope end with the probability of belonging to a class: it is added, and below the threshold the
+    scope's label is predicted. `digits` is the format of numbers; `for_excel`: see `CSVStream`. `tally` counts the rows
+    so far: "accepted", how many of them are "expected right", and those "rejected" as of no class.
 
     Raises InputError where the task has no labels to rank, or no confidence.
     """
@@ -40,14 +53,13 @@ class PredictionColumns:
     top_k: int | None = None
     min_confidence: float | None = None
     set_limit: float | None = None
-    scope: Scope | None = None
     digits: str = EXACT
     for_excel: bool = False
     tally: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __post_init__(self) -> None:
         if self.top_k is not None and not self.task.answers.has_labels:
-            raise InputError("--top-k: the model predicts scores; leave the flag out.")
+            raise InputError(f"--top-k: the model predicts {self.task.answers.outputs}; leave the flag out.")
         if self.top_k is not None and self.top_k > len(self.task.labels):
             raise InputError(
                 f"--top-k must be at most {len(self.task.labels)}, the number of labels. Got {self.top_k} instead."
@@ -57,17 +69,15 @@ class PredictionColumns:
 
     @property
     def names(self) -> list[str]:
-        label, *others = self._task_names
-        accepted = [] if self.min_confidence is None else [ACCEPTED]
-        ranked = [f"{kind}_{place}" for place in range(1, (self.top_k or 0) + 1) for kind in ("label", "prob")]
-        return [label, *accepted, *others, *ranked, *(() if self.set_limit is None else self.task.answers.set_columns)]
-
-    @property
-    def _task_names(self) -> list[str]:
-        """The columns of the task; with `top_k` without the columns of the labels, which are the last."""
-        names = self.task.answers.columns()
-        names = names if self.scope is None else self.scope.names(names)
-        return names if self.top_k is None else names[: -len(self.task.labels)]
+        answers = self.task.answers
+        label, *others = answers.first_columns
+        accepted = [] if self.min_confidence is None else [_ACCEPTED]
+        in_scope = [] if self.task.scope is None else [COLUMN]
+        of_labels = [f"{kind}_{place}" for place in range(1, (self.top_k or 0) + 1) for kind in ("label", "prob")]
+        if self.top_k is None and answers.has_labels:
+            of_labels = [f"prob_{name}" for name in answers.labels]
+        sets = () if self.set_limit is None else answers.set_columns
+        return [label, *accepted, *others, *in_scope, *of_labels, *sets]
 
     def cells(
         self, outputs: Array, has_text: Mask | None = None, predicted: npt.NDArray[np.generic] | None = None
@@ -84,36 +94,37 @@ class PredictionColumns:
     def _format(
         self, outputs: Array, has_text: Mask | bool, predicted: npt.NDArray[np.generic] | None
     ) -> Iterator[list[str]]:
-        task = self.task
-        probabilities = task.answers.probabilities(outputs if self.scope is None else outputs[:, :-1])
-        fields = task.answers.fields(probabilities, self.digits, predicted)
-        inside = np.ones(len(outputs), dtype=bool)
-        if self.scope is not None:
-            fields = self.scope.mark(fields, outputs[:, -1], self.digits)
-            inside = self.scope.holds(outputs[:, -1])
+        answers, digits = self.task.answers, self.digits
+        logits, in_scope = self.task.split(outputs)
+        probabilities, inside = answers.probabilities(logits), ~self.task.rejects(outputs)
+        first = answers.fields(probabilities, digits, predicted)
+        if self.task.scope is not None and in_scope is not None:
+            first = self.task.scope.mark(first, in_scope, digits)
         confidence = probabilities.max(axis=1)
         # A rejected row is not accepted: no held-out row has shown how often a rejection is right.
         accepted = (confidence >= (self.min_confidence or 0.0)) & inside & has_text
         self.tally["accepted"] += int(accepted.sum())
         self.tally["expected right"] += float(confidence[accepted].sum())  # type: ignore[assignment]
         self.tally["rejected"] += int((~inside).sum())
-        columns: list[Iterator[Sequence[str]]] = []
-        if self.top_k is not None:
-            columns.append(self._rank(probabilities))
+        more: list[Iterator[Sequence[str]]] = []
+        if answers.has_labels:
+            more.append(self._of_labels(probabilities))
         if self.set_limit is not None:
-            sets = task.answers.set_fields(probabilities, self.set_limit, self.digits)
+            sets = answers.set_fields(probabilities, self.set_limit, digits)
             # A rejected row has an empty set: its text may have no class.
-            columns.append(
+            more.append(
                 members if is_inside else [""] * len(members)
                 for members, is_inside in zip(sets, inside.tolist(), strict=True)
             )
-        kept = len(self._task_names)
-        for cells, is_accepted, *more in zip(fields, accepted.tolist(), *columns, strict=True):
+        for (label, *others), is_accepted, *parts in zip(first, accepted.tolist(), *more, strict=True):
             mark = [] if self.min_confidence is None else ["true" if is_accepted else "false"]
-            yield [cells[0], *mark, *cells[1:kept], *(cell for part in more for cell in part)]
+            yield [label, *mark, *others, *itertools.chain.from_iterable(parts)]
 
-    def _rank(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
-        """Yield the `top_k` labels of each row with their probabilities."""
+    def _of_labels(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
+        """Yield the probabilities of each row, or the `top_k` labels with theirs."""
+        if self.top_k is None:
+            yield from ([f"{p:{self.digits}}" for p in row] for row in probabilities)
+            return
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.top_k]
         for row, places in zip(probabilities, best.tolist(), strict=True):
             yield [cell for place in places for cell in (self.task.labels[place], f"{row[place]:{self.digits}}")]
@@ -129,15 +140,21 @@ class PredictionColumns:
         predicted: npt.NDArray[np.generic] | None = None,
         folds: npt.NDArray[np.generic] | None = None,
     ) -> None:
-        """Write `rows` of a table, ascending, with their predictions; see `cells`.
+        """Write `rows` of a table, ascending, with all its columns, then their predictions; see `cells`.
 
-        `folds` (rows,) are numbers from 0: the fold that predicted each row gets a column of its own.
+        The format follows from the extension of the file. `folds` (rows,) are numbers from 0: the fold that predicted
+        each row gets a column of its own.
         """
         names, cells = self.names, self.cells(outputs, has_text, predicted)
         if folds is not None:
             names = [*names, FOLD_COLUMN]
             cells = ([*row, str(fold + 1)] for row, fold in zip(cells, folds.tolist(), strict=True))
-        write_predictions(path, table, rows, names, cells, for_excel=self.for_excel)
+        numbers = frozenset(name for name in names if not name.startswith(_TEXT_COLUMNS))
+        writer = find_writer(path.name, "--out")
+        if writer is write_csv:
+            writer = functools.partial(write_csv, for_excel=self.for_excel)
+        with atomic_path(path) as temporary:
+            writer(temporary, table, rows, Added(names, cells, numbers, frozenset({_ACCEPTED})))
 
     def summary(self, rows: int) -> str:
         """Say what became of the rows that were predicted."""
@@ -145,6 +162,23 @@ class PredictionColumns:
         if self.min_confidence is not None:
             right = round(self.tally["expected right"])
             parts.append(f"{self.tally['accepted']:,} accepted at {self.min_confidence:.3g} (expected {right:,} right)")
-        if self.scope is not None:
+        if self.task.scope is not None:
             parts.append(f"{self.tally['rejected']:,} in no class")
         return ", ".join(parts)
+
+
+def read_predictions(folder: Path) -> Table:
+    """Read predictions.csv of a result folder, with the texts that were predicted. Raises OSError and InputError."""
+    written = ReadOptions(encoding="utf-8", quote='"', header=True, like={"delimiter": ","})
+    table = csv_file.read(Source(str(folder / FILE)), written)
+    if not read_json(folder / "run.json").get("config", {}).get("training", {}).get("excel_safe"):
+        return table
+    columns = [to_arrow(map(unescape_formula, table.column(name))) for name in table.columns]
+    return replace(table, arrow=pyarrow.table(columns, names=table.columns))
+
+
+def note_renamed(table: Table, added: Sequence[str]) -> str | None:
+    """A note where columns have other names in the file of predictions, or None."""
+    pairs = zip(table.columns, rename_columns(table, added), strict=True)
+    renamed = [f"{name!r} is named {new!r}" for name, new in pairs if name != new]
+    return f"{table.path}: in the predictions, column {list_some(renamed)}" if renamed else None

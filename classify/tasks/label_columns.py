@@ -14,8 +14,8 @@ from classify.errors import InputError
 from classify.tables.labels import ClassNames, find_missing, is_no_label, name_classes, no_such_label
 from classify.tables.table import Table, normalize_text
 
-# Contests publish test tables whose only label value is one of these; it means unlabelled.
-_WITHHELD = frozenset({"-1", ""})
+# Contests publish test tables whose only label value is this; it means unlabelled.
+_WITHHELD = "-1"
 # Letters in a row that a name made of words has at least.
 _LETTERS = 3
 # Letters that an abbreviation in capitals has at most.
@@ -36,20 +36,17 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
     # A label that only the test table has is not a class, but may be another spelling of one.
     tested = {} if test is None or not test.has_column(column) else count(test, column)
     counts.update(dict.fromkeys(tested, 0))
-    normalize, unlabelled = config.normalize_labels == "auto", set[str]()
-    if config.unlabelled_value is not None:
-        key = normalize_text(config.unlabelled_value)
-        unlabelled |= {
-            label
-            for label in counts
-            if label == config.unlabelled_value or (normalize and normalize_text(label) == key)
-        }
-        if not unlabelled:
-            raise InputError(no_such_label(config.unlabelled_value))
+    normalize, value = config.normalize_labels == "auto", config.unlabelled_value
     outside = ClassNames(normalized=normalize, outside=config.out_of_scope_label)
-    unlabelled |= set(filter(outside.is_outside, counts))
-    if len(tested) == 1 and set(tested) <= _WITHHELD and not any(counts[value] for value in tested):
-        unlabelled |= set(tested)
+    unlabelled = set(filter(outside.is_outside, counts))
+    if value is not None:
+        key = normalize_text(value)
+        same = {label for label in counts if label == value or (normalize and normalize_text(label) == key)}
+        if not same:
+            raise InputError(no_such_label(value))
+        unlabelled |= same
+    if set(tested) == {_WITHHELD} and not counts[_WITHHELD]:
+        unlabelled.add(_WITHHELD)
     kept = kept_labels(tables)
     missing = {label: counts[label] for label in find_missing(counts) if label not in kept}
     unlabelled |= set(missing)
@@ -64,22 +61,26 @@ def kept_labels(tables: InputTables) -> set[str]:
     return {old.strip() for old, _, new in pairs if old.strip() == new.strip()}
 
 
-def check_empty_labels(tables: InputTables) -> None:
-    """Raise InputError where more than half of a table's rows have an empty label, and no flag expects that."""
+def check_empty_labels(tables: InputTables, *, or_none: bool = False) -> None:
+    """Raise InputError where more than half of a table's rows have an empty label, and no flag expects that.
+
+    `or_none`: an empty cell may also mean that no label applies. Columns of empty cells alone, or of one label beside
+    them, are refused elsewhere.
+    """
     column, config, test = tables.columns.label, tables.config, tables.test
     if config.drop_unlabelled or config.predict_unlabelled:
         return
     has_labels = test is not None and test.has_column(column) and not test.is_blank(column).all()
     for table in tables.every if has_labels else tables.learned:
-        values, numbers = table.dictionary_encode(column)
-        empty = np.flatnonzero(np.array(list(map(is_no_label, values)), dtype=bool)[numbers])
-        if 2 * len(empty) > len(table):
-            if len(values) <= 2:
-                return  # refused as a single class: empty cells may mean the other
+        cells, numbers = table.dictionary_encode(column)
+        is_empty = [not cell.strip() if or_none else is_no_label(cell) for cell in cells]
+        empty = np.flatnonzero(np.array(is_empty, dtype=bool)[numbers])
+        if 2 * len(empty) > len(table) and len(cells) > (1 if or_none else 2):
+            none = "if no label applies to them, give --task multi; else " if or_none else ""
             raise InputError(
                 f"{table.describe_rows(empty.tolist())}: column {column!r} is empty in {len(empty)} of {len(table)} "
-                "rows; name another one with --label-column, or leave such rows out (--drop-unlabelled), or predict "
-                "them (--predict-unlabelled)."
+                f"rows; {none}name another one with --label-column, or leave such rows out (--drop-unlabelled), or "
+                "predict them (--predict-unlabelled)."
             )
 
 
@@ -88,16 +89,12 @@ def label_texts(labels: Sequence[str], *, is_english: bool) -> tuple[str, ...]:
 
     With few rows, a row that says "this is about billing" is worth several of that class.
     """
-    names = [_words(label) for label in labels]
+    # Spaces between the words of snake_case, kebab-case and CamelCase, too.
+    apart = (re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", re.sub(r"[_\-]+", " ", label)) for label in labels)
+    names = [" ".join(name.split()) for name in apart]
     if not all(map(_is_of_words, names)):
         return ()
     return tuple((_ENGLISH if is_english else "{}").format(name) for name in names)
-
-
-def _words(label: str) -> str:
-    """A label with spaces between its words: of snake_case, kebab-case and CamelCase, too."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", re.sub(r"[_\-]+", " ", label))
-    return " ".join(apart.split())
 
 
 def _is_of_words(name: str) -> bool:

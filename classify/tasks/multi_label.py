@@ -7,56 +7,45 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from classify import evaluation, tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.splits import mark_rows
 from classify.errors import InputError
-from classify.evaluation import multi_label_metrics
-from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
-from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
+    MajorityBaseline,
     Sampling,
     Scores as SplitScores,
     binary_cross_entropy,
+    label_scores,
     sigmoid,
 )
-from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import decided, note
 from classify.tables.labels import (
     BRACKETS,
     MIN_ROWS,
     SEPARATORS,
     ClassNames,
-    find_missing,
-    find_separator as find_separator_of,
     is_no_label,
     label_sort_key,
     list_counts,
-    parse_separator,
     refuse_unknown,
     split_cell,
     value_counts,
 )
-from classify.tables.source import Question, QuestionError
 from classify.tables.table import Table
-from classify.tasks import heads
-from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task, format_value
-from classify.tasks.heads import Layer, Weights
-from classify.tasks.label_columns import find_class_names, kept_labels
-
-if TYPE_CHECKING:
-    import torch
+from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Targets, Task, Weights, format_value
+from classify.tasks.label_columns import check_empty_labels, find_class_names
 
 NAME = "multi_label"
-# Target of a padding row, which the loss ignores.
-_NO_ROW = 255
+_THRESHOLD = 0.5
 # Number of labels whose cross-validation chooses C for all.
 _CHOOSING_LABELS = 4
 # Probabilities nearer to 0 or 1 have the log odds of this one.
@@ -104,18 +93,13 @@ class LabelSetTargets(Targets):
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):
             return np.zeros((len(table), len(self.labels)), dtype=np.uint8)
-        index = {name: number for number, name in enumerate(self.labels)}
         values, numbers = table.dictionary_encode(column)
+        named = [[name for label in self._split(value) if (name := self.classes.of(label))] for value in values]
+        refuse_unknown(named, numbers, table, self.labels, known_from)
+        index = {name: number for number, name in enumerate(self.labels)}
         targets = np.zeros((len(values), len(self.labels)), dtype=np.uint8)
-        faults: dict[str, list[int]] = {}
-        for place, value in enumerate(values):
-            for label in self._split(value):
-                name = self.classes.of(label)
-                if name in index:
-                    targets[place, index[name]] = 1
-                elif name is not None:
-                    faults.setdefault(name, []).append(place)
-        refuse_unknown(faults, numbers, table, self.labels, known_from)
+        for place, names in enumerate(named):
+            targets[place, [index[name] for name in names]] = 1
         return targets[numbers]
 
     def decode(self, targets: Array) -> list[list[str]]:
@@ -134,7 +118,6 @@ class LabelSetTargets(Targets):
         return np.asarray(targets[:, number] > 0)
 
     def summary(self, targets: Array) -> str:
-        """The labels, most frequent first, with their rows."""
         counts, none = self.label_counts(targets), int((~targets.any(axis=1)).sum())
         return (
             f"labels: {len(counts)}, {counts.sum() / max(1, len(targets)):.2f} per row, none in {none} rows: "
@@ -164,41 +147,43 @@ class LabelSetHead(Head):
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        weights = self.class_weights(config, targets)
-        return BinaryCrossEntropy(
-            config.label_smoothing_factor, weights, heads.FOCAL_GAMMA if config.loss == "focal" else 0.0
-        )
+        gamma, smoothing = tasks.losses.FOCAL_GAMMA if config.loss == "focal" else 0.0, config.label_smoothing_factor
+        return tasks.losses.BinaryCrossEntropy(smoothing, self.class_weights(config, targets), gamma)
 
     def trained_penalty(self, *, is_final: bool) -> float:
-        return heads.TRAINED_ENCODER_C
+        return tasks.heads.TRAINED_ENCODER_C
 
-    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        return _choose_c(heads.standardize(features)[0], targets, class_weights)
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+        """The mean C, of its logarithm, of the most balanced labels."""
+        counts = targets.sum(axis=0, dtype=np.int64)
+        balance = np.minimum(counts, len(targets) - counts)
+        options = []
+        for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist():
+            if balance[number]:
+                rows = _weigh_rows(targets, number, class_weights)
+                options.append(tasks.heads.choose_c(standard, targets[:, number].astype(np.int64), rows))
+        return float(np.exp(np.mean(np.log(options)))) if options else 1.0
 
-    def fit(
-        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> Layer:
+    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
         """Fit one logistic regression per label, all with one C; a label of no row, or of all, gets zero weights."""
-        standard, mean, scale = heads.standardize(features)
         counts, outputs = targets.sum(axis=0, dtype=np.int64), len(self.labels)
-        weight, bias = np.zeros((outputs, features.shape[1])), np.zeros(outputs)
-        c = _choose_c(standard, targets, class_weights) if penalty is None else penalty
+        weight, bias = np.zeros((outputs, standard.shape[1])), np.zeros(outputs)
+        c = self.choose_standard(standard, targets, class_weights) if penalty is None else penalty
         for number in range(outputs):
             if 0 < counts[number] < len(targets):
-                rows = _row_weights(targets, number, class_weights)
-                solver = heads.fit_logistic(standard, targets[:, number], c, rows)
+                rows = _weigh_rows(targets, number, class_weights)
+                solver = tasks.heads.fit_logistic(standard, targets[:, number], c, rows)
                 weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
             else:  # half a row of the other kind
                 share = (counts[number] + 0.5) / (len(targets) + 1)
                 bias[number] = math.log(share / (1 - share))
-        return heads.fold_back(weight, bias, mean, scale)
+        return weight, bias
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """A scale and a shift for each label."""
         if not calibrate:
             return None
-        fitted = [fit_scale_and_shift(logits[:, number], targets[:, number]) for number in range(len(self.labels))]
-        scale, shift = np.array(fitted, dtype=np.float32).T
+        pairs = zip(logits.T, targets.T, strict=True)
+        scale, shift = np.array([evaluation.calibration.fit_scale_and_shift(*pair) for pair in pairs], np.float32).T
         return scale, shift
 
 
@@ -207,6 +192,7 @@ class LabelSetAnswers(Answers):
 
     thresholds: npt.NDArray[np.float64]
     purpose = "assigns any of {} labels to a text"
+    first_columns = ("predicted_labels",)
     sections = (
         "next_steps", "scores", "per_class", "worst_rows", "slices", "curve", "usage",
         "data", "course", "decisions",
@@ -219,23 +205,19 @@ class LabelSetAnswers(Answers):
         return (probabilities >= self.thresholds).astype(np.uint8)
 
     def fitted(self, probabilities: Array, targets: Array) -> Self:
-        """Choose each label's threshold by F1."""
-        return replace(self, thresholds=multi_label_metrics.choose_thresholds(probabilities, targets))
-
-    def columns(self) -> list[str]:
-        return ["predicted_labels", *(f"prob_{label}" for label in self.labels)]
+        return replace(self, thresholds=evaluation.calibration.choose_thresholds(probabilities, targets))
 
     def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         predicted = self.decide(probabilities) if predicted is None else predicted
-        for row, has in zip(probabilities, predicted, strict=True):
-            labels = JOIN.join(self.labels[number] for number in np.flatnonzero(has))
-            yield [labels, *(f"{p:{digits}}" for p in row)]
+        for row in predicted:
+            yield [JOIN.join(self.labels[number] for number in np.flatnonzero(row))]
 
     def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:
         """The smallest distance of a label's log odds from its threshold's."""
-        from scipy.special import logit
-
-        odds, limits = (logit(values.clip(_LEAST, 1 - _LEAST)) for values in (probabilities, self.thresholds))
+        odds, limits = (
+            np.log(values / (1 - values))
+            for values in (numbers.clip(_LEAST, 1 - _LEAST) for numbers in (probabilities, self.thresholds))
+        )
         return np.asarray(np.abs(odds - limits).min(axis=1))
 
 
@@ -245,36 +227,55 @@ class LabelSetScores(Scores):
     primary = "macro_f1"
     row_metric = "jaccard"
     selection = (
-        "average_precision",
-        "micro_f1",
-        "macro_f1",
-        "weighted_f1",
-        "jaccard",
-        "subset_accuracy",
-        "roc_auc",
-        "loss",
-    )
+        "average_precision", "micro_f1", "macro_f1", "weighted_f1", "jaccard", "subset_accuracy", "roc_auc", "loss",
+    )  # fmt: skip
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        return multi_label_metrics.decision_metrics(predicted, targets)
+        right, total = (predicted & targets).sum(axis=0), predicted.sum(axis=0) + targets.sum(axis=0)
+        micro, macro = evaluation.bootstrap.f1_of_counts(right[None], total[None])[0]
+        return {
+            "micro_f1": float(micro),
+            "macro_f1": float(macro),
+            "jaccard": float(self.row_scores(predicted, targets).mean()),
+            "subset_accuracy": float((predicted == targets).all(axis=1).mean()),
+        }
 
     def score(
         self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
     ) -> SplitScores:
-        probabilities = self.answers.probabilities(logits)
-        loss = binary_cross_entropy(logits, targets)
-        predicted = self.answers.decide(probabilities) if predicted is None else predicted
-        scores = multi_label_metrics.score(
-            predicted, probabilities, targets, self.labels, loss=loss, seed=seed, sampling=sampling
-        )
+        """Average precision is the mean over labels with a row.
+
+        The area under the ROC curve is the mean over those that also have a row without them.
+        """
+        from sklearn.metrics import average_precision_score, roc_auc_score
+
         assert self.answers.thresholds is not None
-        for label, threshold in zip(self.labels, self.answers.thresholds.tolist(), strict=True):
-            scores.per_class[label]["threshold"] = threshold
-        return scores
+        probabilities = self.answers.probabilities(logits)
+        predicted = self.answers.decide(probabilities) if predicted is None else predicted
+        rows, guessed = targets.sum(axis=0, dtype=np.float64), predicted.sum(axis=0, dtype=np.float64)
+        per_class = label_scores(self.labels, (predicted & targets).sum(axis=0), guessed, rows)
+        precisions = []
+        for number, (label, threshold) in enumerate(zip(self.labels, self.answers.thresholds.tolist(), strict=True)):
+            pair = targets[:, number], probabilities[:, number]
+            precisions.append(float(average_precision_score(*pair)) if rows[number] else 0.0)
+            per_class[label] |= {"average_precision": precisions[-1], "threshold": threshold}
+        occurring = [precision for precision, count in zip(precisions, rows, strict=True) if count]
+        varied = np.flatnonzero((rows > 0) & (rows < len(targets)))
+        f1 = [one["f1"] for one in per_class.values()]
+        details = {
+            "weighted_f1": float(np.average(f1, weights=rows)) if rows.any() else 0.0,
+            "roc_auc": float(roc_auc_score(targets[:, varied], probabilities[:, varied])) if len(varied) else 0.5,
+            "loss": binary_cross_entropy(logits, targets),
+        }
+        average = float(np.mean(occurring)) if occurring else 0.0
+        intervals = evaluation.bootstrap.f1_intervals(targets, predicted, seed, sampling)
+        metrics = {**self.metrics(predicted, targets), "average_precision": average}
+        return SplitScores(metrics, len(targets), details, intervals, per_class)
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The Jaccard index of each row's labels, 1 where both are none."""
-        return multi_label_metrics.jaccard(predicted, targets)
+        """Common over all labels of each row (Jaccard), 1 where both are none (Godbole and Sarawagi, 2004)."""
+        both, either = (predicted & targets).sum(axis=1), (predicted | targets).sum(axis=1)
+        return np.where(either > 0, both / np.maximum(either, 1), 1.0)
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.uint8]:
         """A column for each of `labels`, 0 for labels that this model does not know."""
@@ -283,34 +284,32 @@ class LabelSetScores(Scores):
         return renumbered
 
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-        """They are over all labels of all rows."""
-        return binary_scores(logits.ravel(), targets.ravel(), seed)
+        return evaluation.calibration.binary_scores(logits.ravel(), targets.ravel(), seed)
 
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
-        """Score predicting the most frequent set of labels."""
         sets, counts = np.unique(train_targets, axis=0, return_counts=True)
         frequent = sets[counts.argmax()]
         label = format_value([self.labels[number] for number in np.flatnonzero(frequent)])
         return MajorityBaseline(label, self.metrics(np.repeat(frequent[None], len(targets), axis=0), targets))
 
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        return LinearModel(LOGREG, multi_label_metrics.ThresholdedRegression(seed), len(self.labels))
+    def linear_model(self, targets: Array, seed: int) -> tuple[str, Any, int]:
+        return tasks.baseline.LOGREG, tasks.baseline.ThresholdedRegression(seed), len(self.labels)
 
 
 def make(labels: Sequence[str], thresholds: Sequence[float] | None = None, **reading: Any) -> Task:
     """The task of these labels, each with its threshold; `reading` are further fields of the targets."""
     names = list(labels)
-    chosen = [multi_label_metrics.THRESHOLD] * len(names) if thresholds is None else thresholds
-    answers = LabelSetAnswers(names, np.array(chosen))
+    answers = LabelSetAnswers(names, np.array([_THRESHOLD] * len(names) if thresholds is None else thresholds))
     return Task(NAME, LabelSetTargets(names, **reading), LabelSetHead(names), LabelSetScores(names, answers), answers)
 
 
-def from_tables(tables: InputTables) -> Task:
-    """The task with the labels of the training and validation tables. Raises InputError where they do not fit."""
+def from_tables(tables: InputTables, separator: str | None = JOIN) -> Task:
+    """The task with the labels of the training and validation tables, which `separator` divides.
+
+    Raises InputError where they do not fit.
+    """
     column, config, path = tables.columns.label, tables.config, tables.train.path
-    joins_columns, separator = len(tables.columns.labels) > 1, BRACKETS
-    if not joins_columns:
-        separator = find_separator(tables, count_cells(tables)) or JOIN
+    joins_columns = len(tables.columns.labels) > 1
     classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
     names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
     if len(tables.train) < MIN_ROWS:
@@ -326,11 +325,8 @@ def from_tables(tables: InputTables) -> Task:
             f"labels in {len(tables.train)} rows instead; name another column with --label-column"
             f"{', or give --task single' if config.task == 'auto' else ''}."
         )
-    empty_is_labelled = joins_columns or not (config.drop_unlabelled or config.predict_unlabelled)
-    if empty_is_labelled and not joins_columns and config.task == "auto":
-        for table in tables.every:
-            if table.has_column(column):
-                _refuse_mostly_empty(table, column)
+    if not joins_columns and config.task == "auto":
+        check_empty_labels(tables, or_none=True)
     labels = sorted(names, key=label_sort_key)
     why = "lists" if separator == BRACKETS else f"labels of a row are separated by {separator!r}"
     task = decided("task", f"any of {len(labels)} labels", why, "--task single, --label-column", True)
@@ -339,91 +335,19 @@ def from_tables(tables: InputTables) -> Task:
     if joined is not None:
         findings.append(note(f"the label {joined!r} holds {JOIN}, which separates labels in predictions.csv"))
     return make(
-        labels, classes=classes, findings=tuple(findings), separator=separator, empty_is_labelled=empty_is_labelled
+        labels,
+        classes=classes,
+        findings=tuple(findings),
+        separator=separator,
+        empty_is_labelled=joins_columns or not (config.drop_unlabelled or config.predict_unlabelled),
     )
 
 
 def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    """The task of a trained model, with the thresholds of its labels."""
     stored = settings.get("thresholds", {})
-    thresholds = [stored.get(label, multi_label_metrics.THRESHOLD) for label in labels]
+    thresholds = [stored.get(label, _THRESHOLD) for label in labels]
     empty_is_labelled = settings.get("empty_is_labelled", True)
     return make(labels, thresholds, classes=ClassNames.from_settings(settings), empty_is_labelled=empty_is_labelled)
-
-
-@dataclass(frozen=True)
-class BinaryCrossEntropy(Loss):
-    """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
-
-    With a `gamma` above 0 it is the focal loss, as for `CrossEntropy`, of each label.
-
-    Every row weighs 1, so a step's loss is the mean over its rows however they are sharded.
-    """
-
-    padding = _NO_ROW
-
-    label_smoothing: float = 0.0
-    positive_weights: Weights = None
-    gamma: float = 0.0
-
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The sum over rows; logits and targets (n, labels)."""
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        counted = targets[:, :1] != _NO_ROW
-        present = self.aims(targets)
-        aims = present * (1 - self.label_smoothing) + self.label_smoothing / 2
-        losses = binary_cross_entropy_with_logits(
-            logits.float(), aims, reduction="none", pos_weight=heads.send_weights(self.positive_weights, logits.device)
-        )
-        if self.gamma:
-            wrong = (logits.float().sigmoid() - present).abs()
-            losses = losses * wrong**self.gamma
-        return (losses * counted).sum() / logits.shape[1]
-
-    def aims(self, targets: torch.Tensor) -> torch.Tensor:
-        """Return 1 for the labels of a row, else 0."""
-        return targets.clamp(max=1).float()
-
-
-def count_cells(tables: InputTables) -> Counter[str]:
-    """Count the rows of the non-empty cells of all learned rows, without those that mean unlabelled."""
-    cells: Counter[str] = Counter()
-    for table in tables.learned:
-        for cell, rows in value_counts(table, tables.columns.label).items():
-            cells[cell.strip()] += rows
-    none = {"", tables.config.unlabelled_value, *find_missing(cells)} - kept_labels(tables)
-    return Counter({cell: rows for cell, rows in cells.items() if cell not in none})
-
-
-def find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None:
-    """What separates the labels of a cell, as --label-separator says or as it looks; None for one label.
-
-    Raises QuestionError where it is doubtful.
-    """
-    config = tables.config
-    if config.label_separator is not None:
-        return parse_separator(config.label_separator)
-    found = find_separator_of(cells)
-    if isinstance(found, Question):
-        if config.task != "multi":
-            raise QuestionError(tables.train.path, [found])
-        return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), BRACKETS)
-    return found
-
-
-def _refuse_mostly_empty(table: Table, column: str) -> None:
-    """Raise InputError where most rows have no label: they may have none, or not have been labelled yet.
-
-    Where all have none, the table is there to be predicted.
-    """
-    empty = int(table.is_blank(column).sum())
-    if 2 * empty > len(table) > empty:
-        raise InputError(
-            f"{table.path}: {empty} of {len(table)} rows have an empty cell in column {column!r}. If no label applies "
-            "to them, give --task multi; if they have not been labelled, --drop-unlabelled or "
-            "--predict-unlabelled."
-        )
 
 
 def _count_labels(table: Table, column: str, separator: str | None) -> Counter[str]:
@@ -435,19 +359,9 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
     return counts
 
 
-def _row_weights(targets: Array, number: int, class_weights: Weights) -> Weights:
+def _weigh_rows(targets: Array, number: int, class_weights: Weights) -> Weights:
+    """The weights (rows,) of the rows with a label and of the others, 1 on average."""
     if class_weights is None:
         return None
-    return heads.mean_one(np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32))
-
-
-def _choose_c(standard: npt.NDArray[np.float32], targets: Array, class_weights: Weights) -> float:
-    """The mean C, of its logarithm, of the most balanced labels on standardized features (rows, width)."""
-    counts = targets.sum(axis=0, dtype=np.int64)
-    balance = np.minimum(counts, len(targets) - counts)
-    frequent = [number for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist() if balance[number]]
-    options = [
-        heads.choose_c(standard, targets[:, number].astype(np.int64), _row_weights(targets, number, class_weights))
-        for number in frequent
-    ]
-    return float(np.exp(np.mean(np.log(options)))) if options else 1.0
+    weights: npt.NDArray[np.float32] = np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32)
+    return weights / weights.mean()

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
 from classify.data.reading import InputTables
 from classify.errors import InputError
+from classify.evaluation.scope import Scope
 from classify.modeling.result_folder import read_labels, read_settings
-from classify.tables.labels import BRACKETS, are_numbers_or_lists, refuse_objects, split_cell
+from classify.tables.labels import (
+    BRACKETS,
+    SEPARATORS,
+    are_numbers_or_lists,
+    find_missing,
+    find_separator,
+    parse_separator,
+    refuse_objects,
+    split_cell,
+    value_counts,
+)
 from classify.tables.profile import parse_number, profile
 from classify.tables.source import Question, QuestionError
 from classify.tasks import multi_label, regression, single_label
-from classify.tasks.base import Task
-from classify.tasks.multi_label import count_cells, find_separator
+from classify.tasks.base import JOIN, Task
+from classify.tasks.label_columns import kept_labels
 
 # The file of each task, by the value of --task.
 TASKS = {"single": single_label, "multi": multi_label, "regression": regression}
@@ -21,35 +37,65 @@ def recognize(tables: InputTables) -> Task:
 
     Raises InputError where the labels do not fit.
     """
-    requested, columns, path = tables.config.task, tables.columns, tables.train.path
-    if requested != "auto":
-        if requested != "multi" and len(columns.labels) > 1:
-            names = ", ".join(columns.labels)
-            raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
-        task: Task = TASKS[requested].from_tables(tables)
-        return task
+    requested, columns = tables.config.task, tables.columns
+    if len(columns.labels) > 1 and requested not in ("auto", "multi"):
+        names = ", ".join(columns.labels)
+        raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
     if len(columns.labels) > 1:
         with_labels = (table for table in tables.every if table.has_column(columns.label))
         joined = {cell for table in with_labels for cell in table.dictionary_encode(columns.label)[0]}
-        has_one = all(len(split_cell(cell, BRACKETS)) == 1 for cell in joined)
-        return single_label.from_tables(tables) if has_one else multi_label.from_tables(tables)
-    # Of all rows: few may be lists or objects.
-    cells = count_cells(tables)
-    refuse_objects(cells, f"{path}: column {columns.label!r}")
-    column = profile(tables.train, columns.label, tables.config.unlabelled_value)
-    is_named = tables.config.label_names is not None or tables.config.label_separator is not None
-    if are_numbers_or_lists(cells) and not is_named:
+        has_one = requested == "auto" and all(len(split_cell(cell, BRACKETS)) == 1 for cell in joined)
+        task = single_label.from_tables(tables) if has_one else multi_label.from_tables(tables, BRACKETS)
+    elif requested == "auto":
+        task = _recognize_column(tables)
+    elif requested == "multi":
+        task = multi_label.from_tables(tables, _find_separator(tables, _count_cells(tables)) or JOIN)
+    else:
+        task = TASKS[requested].from_tables(tables)
+    if tables.config.out_of_scope_label is not None and not task.answers.has_confidence:
+        raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
+    return task
+
+
+def _recognize_column(tables: InputTables) -> Task:
+    config, name, path = tables.config, tables.columns.label, tables.train.path
+    cells = _count_cells(tables)  # of all rows: few may be lists or objects
+    refuse_objects(cells, f"{path}: column {name!r}")
+    if are_numbers_or_lists(cells) and config.label_names is None and config.label_separator is None:
         example = next(value for value in cells if "," in value)
-        question = f"is {example!r} in column {columns.label!r} a number or several labels"
+        question = f"is {example!r} in column {name!r} a number or several labels"
         raise QuestionError(path, [Question(question, (), ("--task regression", "--label-separator ,"))])
-    lists = any("," in cell and parse_number(cell) is None for cell in cells)
-    if column.is_score and tables.config.label_separator is None and not lists:
-        return regression.from_tables(tables)
-    if column.is_numeric and tables.config.label_separator is None and not lists:
-        return single_label.from_tables(tables)
-    if find_separator(tables, cells) is None:
-        return single_label.from_tables(tables)
-    return multi_label.from_tables(tables)
+    if config.label_separator is None and not any("," in cell and parse_number(cell) is None for cell in cells):
+        column = profile(tables.train, name, config.unlabelled_value)
+        if column.is_score or column.is_numeric:
+            return (regression if column.is_score else single_label).from_tables(tables)
+    separator = _find_separator(tables, cells)
+    return single_label.from_tables(tables) if separator is None else multi_label.from_tables(tables, separator)
+
+
+def _count_cells(tables: InputTables) -> Counter[str]:
+    """Count the rows of the non-empty cells of all learned rows, without those that mean unlabelled."""
+    cells: Counter[str] = Counter()
+    for table in tables.learned:
+        for cell, rows in value_counts(table, tables.columns.label).items():
+            cells[cell.strip()] += rows
+    none = {"", tables.config.unlabelled_value, *find_missing(cells)} - kept_labels(tables)
+    return Counter({cell: rows for cell, rows in cells.items() if cell not in none})
+
+
+def _find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None:
+    """What separates the labels of a cell, as --label-separator says or as it looks; None for one label.
+
+    Raises QuestionError where it is doubtful.
+    """
+    if tables.config.label_separator is not None:
+        return parse_separator(tables.config.label_separator)
+    found = find_separator(cells)
+    if not isinstance(found, Question):
+        return found
+    if tables.config.task != "multi":
+        raise QuestionError(tables.train.path, [found])
+    return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), BRACKETS)
 
 
 def trained_task(folder: str) -> Task:
@@ -62,8 +108,8 @@ def trained_task(folder: str) -> Task:
         )
     try:
         task: Task = files[settings["task"]].from_settings(read_labels(folder), settings)
-        return task
     except KeyError as error:
         raise InputError(
             f"--model {folder}: classify.json has no {error}; restore the file of the training run."
         ) from None
+    return replace(task, scope=Scope.read(Path(folder), settings))

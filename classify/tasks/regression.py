@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from classify import tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.splits import mark_rows
 from classify.errors import EXCERPT, InputError
-from classify.evaluation.baseline import RIDGE, LinearModel, MajorityBaseline
 from classify.evaluation.metrics import (
     INDEPENDENT,
+    NORMAL_QUANTILE,
     Array,
+    MajorityBaseline,
     Sampling,
     Scores as SplitScores,
-    correlation_interval,
-    regression_metrics,
 )
-from classify.evaluation.predictions_file import EXACT
 from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
-from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
-from classify.tasks.heads import Layer, Weights, fold_back, standardize
+from classify.tasks.base import EXACT, Answers, Head, Layer, Loss, Scores, Targets, Task, Weights
 from classify.tasks.label_columns import check_empty_labels
-
-if TYPE_CHECKING:
-    import torch
 
 NAME = "regression"
 # Numbers with a comma that may be thousands, as 1,234, or fractions.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 # Number of parts of the sorted targets by which splits are stratified.
 _STRATA = 5
-# Numbers with this many rows each, or more, may be classes.
-_ROWS_A_CLASS = 4
-# Strengths of the ridge that leave-one-out cross-validation chooses from.
-_ALPHAS = np.logspace(0, 5, 11).tolist()
-# The strength on features that were trained on the same targets.
+# Strength of the ridge on features that were trained on the same targets.
 _TRAINED_ENCODER_ALPHA = 1e4
 
 
@@ -103,7 +93,6 @@ class NumberTargets(Targets):
         return np.ones(len(targets), dtype=bool)
 
     def summary(self, targets: Array) -> str:
-        """The range and quartiles."""
         low, first, middle, third, high = np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]).tolist()
         return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
 
@@ -123,15 +112,13 @@ class NumberHead(Head):
     probe = "ridge regression"
 
     def check(self, config: TrainingConfig) -> None:
-        """Refuse settings for classes, too."""
         super().check(config)
         requested = {
             "--class-weights": config.class_weights != "none",
             "--loss focal": config.loss == "focal",
             "--label-smoothing-factor": config.label_smoothing_factor > 0,
         }
-        flags = [flag for flag, is_given in requested.items() if is_given]
-        if flags:
+        if flags := [flag for flag, is_given in requested.items() if is_given]:
             raise InputError(f"{' and '.join(flags)}: scores have no classes; drop the flag, or give --task single.")
         if config.save_dtype != "float32":
             raise InputError(
@@ -140,26 +127,18 @@ class NumberHead(Head):
             )
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        return SquaredError(self.center, self.scale)
+        return tasks.losses.SquaredError(self.center, self.scale)
 
     def trained_penalty(self, *, is_final: bool) -> float:
         return _TRAINED_ENCODER_ALPHA
 
-    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        return float(self._fit_ridge(standardize(features)[0], targets, _ALPHAS).alpha_)
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+        return float(tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, None).alpha_)
 
-    def _fit_ridge(self, standard: Array, targets: Array, alphas: Sequence[float]) -> Any:
-        from sklearn.linear_model import RidgeCV
-
-        return RidgeCV(alphas=alphas).fit(standard.astype(np.float64), (targets - self.center) / self.scale)
-
-    def fit(
-        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> Layer:
+    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
         """Fit a ridge regression, whose alpha is the penalty; there are no classes to weight."""
-        standard, mean, scale = standardize(features)
-        solver = self._fit_ridge(standard, targets, _ALPHAS if penalty is None else [penalty])
-        return fold_back(np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_), mean, scale)
+        solver = tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, penalty)
+        return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """The scale and shift from standardized targets to targets."""
@@ -171,7 +150,9 @@ class NumberAnswers(Answers):
     """A score: the output times `scale` plus `center`. A finished model's output layer contains them."""
 
     purpose = "gives a text a score"
+    outputs = "scores"
     has_labels = False
+    first_columns = ("predicted_score",)
     set_columns = ("score_low", "score_high")
     sections = (
         "next_steps", "scores", "scatter", "worst_rows", "slices", "curve", "usage", "data", "course", "decisions",
@@ -181,29 +162,22 @@ class NumberAnswers(Answers):
     scale: float = 1.0
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
-        """The scores (rows, 1)."""
         return logits.astype(np.float64) * self.scale + self.center
 
     def decide(self, probabilities: Array) -> npt.NDArray[np.float64]:
-        """The scores (rows,)."""
         return probabilities[:, 0]
 
     def fitted(self, probabilities: Array, targets: Array) -> Self:
         return replace(self, center=0.0, scale=1.0)
-
-    def columns(self) -> list[str]:
-        return ["predicted_score"]
 
     def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         for row in probabilities:
             yield [f"{row[0]:{digits}}"]
 
     def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The absolute errors."""
         return np.asarray(np.abs(probabilities[:, 0] - targets), dtype=np.float64)
 
     def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
-        """Yield the ends of each interval."""
         for row in probabilities:
             yield [f"{row[0] - limit:{digits}}", f"{row[0] + limit:{digits}}"]
 
@@ -219,7 +193,14 @@ class NumberScores(Scores):
     unit: float = 1.0
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        return regression_metrics(predicted, targets)
+        predicted, targets = predicted.astype(np.float64), targets.astype(np.float64)
+        errors = predicted - targets
+        return {
+            "pearson": _correlation(predicted, targets),
+            "spearman": _correlation(_rank(predicted), _rank(targets)),
+            "mse": float(np.mean(errors**2)),
+            "mae": float(np.mean(np.abs(errors))),
+        }
 
     def score(
         self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
@@ -229,18 +210,14 @@ class NumberScores(Scores):
         return SplitScores(metrics, len(targets), {"loss": metrics["mse"] / self.unit**2}, intervals)
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The negative absolute error."""
         return -np.abs(predicted.astype(np.float64) - targets)
 
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
-        """Score predicting the mean of training."""
         mean = float(train_targets.mean(dtype=np.float64))
         return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
 
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        from sklearn.linear_model import Ridge
-
-        return LinearModel(RIDGE, Ridge(alpha=1.0, solver="sag", random_state=seed), outputs=1)
+    def linear_model(self, targets: Array, seed: int) -> tuple[str, Any, int]:
+        return tasks.baseline.RIDGE, tasks.baseline.ridge_regression(seed), 1
 
 
 def make(
@@ -280,35 +257,37 @@ def from_tables(tables: InputTables) -> Task:
             "instead; name another column with --label-column."
         )
     why = f"numbers with mean {center:.4g} and standard deviation {scale:.4g}"
-    distinct = len(np.unique(values))
-    if distinct * _ROWS_A_CLASS <= len(values):
-        why += f"; only {distinct} different values, so classes are possible, too"
     task = decided("task", "a score for each row", why, "--task single, --label-column", True)
     return make([column], center, scale, scale, unlabelled, [task])
 
 
 def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    """The task of a trained model, whose output layer computes scores."""
     return make(labels, unit=settings["unit"], unlabelled=settings.get("unlabelled_value"))
 
 
-@dataclass(frozen=True)
-class SquaredError(Loss):
-    """Squared error of targets minus `center` over `scale`; every row weighs 1."""
+def _correlation(first: Array, second: Array) -> float:
+    """Pearson's correlation; 0 where one side is constant."""
+    # Of a constant the mean is rounded, so differences from it need not be 0.
+    if not len(first) or not np.ptp(first) or not np.ptp(second):
+        return 0.0
+    first, second = first - first.mean(), second - second.mean()
+    norm = float(np.sqrt((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum()) / norm if norm > 0 else 0.0
 
-    padding = math.nan
 
-    center: float
-    scale: float
+def _rank(values: Array) -> Array:
+    """The rank of each value, from 1; equal values share the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
 
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
-        errors = (logits[:, 0].float() - self.aims(targets)) ** 2
-        return errors.where(~targets.isnan(), 0.0).sum()
 
-    def aims(self, targets: torch.Tensor) -> torch.Tensor:
-        """Return standardized scores, which the model computes while it is trained."""
-        return (targets - self.center) / self.scale
+def correlation_interval(correlation: float, rows: int, sampling: Sampling = INDEPENDENT) -> tuple[float, float] | None:
+    """The 95 % interval of a correlation by Fisher's transformation (1921); None for fewer than 4 texts."""
+    rows = int((sampling.group(rows).max(initial=-1) + 1) / sampling.variance)
+    if rows < 4 or abs(correlation) >= 1:
+        return None
+    middle, half = np.arctanh(correlation), NORMAL_QUANTILE / np.sqrt(rows - 3)
+    return float(np.tanh(middle - half)), float(np.tanh(middle + half))
 
 
 def _is_same(cell: str, value: str | None) -> bool:

@@ -2,61 +2,52 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from classify import evaluation, tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.splits import mark_rows
 from classify.errors import EXCERPT
-from classify.evaluation.baseline import LOGREG, LinearModel, MajorityBaseline
-from classify.evaluation.calibration import fit_temperature, probability_scores
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
+    MajorityBaseline,
     Sampling,
     Scores as SplitScores,
-    class_metrics,
-    classification_metrics,
-    score_classes,
+    cross_entropy,
+    divide,
+    label_scores,
+    share_interval,
     softmax,
 )
-from classify.evaluation.predictions_file import EXACT, JOIN
 from classify.findings import Finding, decided
 from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_counts, refuse_unknown, value_counts
 from classify.tables.profile import parse_number
 from classify.tables.source import QuestionError
 from classify.tables.table import Table
-from classify.tasks import heads
-from classify.tasks.base import Answers, Head, Loss, Scores, Targets, Task
-from classify.tasks.heads import Layer, Weights
+from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Targets, Task, Weights
 from classify.tasks.label_columns import check_empty_labels, find_class_names, kept_labels
 
-if TYPE_CHECKING:
-    import torch
-
 NAME = "single_label"
-# Target of a padding row; torch's cross-entropy ignores it.
-_NO_LABEL = -100
 # Classes up to which C after steps on pairs is that of `heads`; where epochs follow, it grows in proportion beyond.
 _FEW_CLASSES = 8
 # The same where no epochs follow; beyond, C grows with the square, up to the largest that is tried: among many classes
 # some are alike, and a strong penalty never predicts the rarer one.
 _FEW_FINAL_CLASSES = 3
-# Different numbers from which labels may be scores.
-_FEWEST_SCORES = 3
-# Numbers of the scale from 0 to 10 (NPS), which are no indices.
-_NPS_SCORES = 11
+# Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
+_MANY_CLASSES = 20
+# Of the most probable classes, as ImageNet is scored.
+_TOP = 5
 # Between labels, or the parts of one.
 _DIVIDERS = frozenset("|;")
 
 
-@dataclass(frozen=True, eq=False)
 class ClassTargets(Targets):
     """Class numbers (rows,), -1 for a row without a label."""
 
@@ -70,14 +61,10 @@ class ClassTargets(Targets):
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         if not table.has_column(column):
             return np.full(len(table), -1)
-        index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(self.labels)}
         values, numbers = table.dictionary_encode(column)
         named = list(map(self.classes.of, values))
-        faults: dict[str, list[int]] = {}
-        for number, name in enumerate(named):
-            if name is not None and name not in index:
-                faults.setdefault(name, []).append(number)
-        refuse_unknown(faults, numbers, table, self.labels, known_from)
+        refuse_unknown(([] if name is None else [name] for name in named), numbers, table, self.labels, known_from)
+        index: dict[str | None, int] = {None: -1} | {name: number for number, name in enumerate(self.labels)}
         return np.array([index[name] for name in named], dtype=np.int64)[numbers]
 
     def decode(self, targets: Array) -> list[str]:
@@ -93,7 +80,6 @@ class ClassTargets(Targets):
         return np.asarray(targets == number)
 
     def summary(self, targets: Array) -> str:
-        """The classes, largest first, with their rows."""
         counts = self.label_counts(targets)
         ratio = counts.max() / max(1, counts.min())
         return f"classes: {len(counts)}, the largest {ratio:.1f} times the smallest: {list_counts(self.labels, counts)}"
@@ -123,34 +109,29 @@ class ClassHead(Head):
         return weights.astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
-        weights = self.class_weights(config, targets)
-        return CrossEntropy(
-            config.label_smoothing_factor, weights, heads.FOCAL_GAMMA if config.loss == "focal" else 0.0
-        )
+        gamma = tasks.losses.FOCAL_GAMMA if config.loss == "focal" else 0.0
+        return tasks.losses.CrossEntropy(config.label_smoothing_factor, self.class_weights(config, targets), gamma)
 
     def trained_penalty(self, *, is_final: bool) -> float:
+        heads = tasks.heads
         if not is_final:
             return heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
         return min(heads.C_VALUES[-1], heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
-    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
-        return heads.choose_c(heads.standardize(features)[0], targets, _row_weights(class_weights, targets))
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+        return tasks.heads.choose_c(standard, targets, _weigh_rows(class_weights, targets))
 
-    def fit(
-        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
-    ) -> Layer:
+    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
         """Fit a multinomial logistic regression; the penalty is its C.
 
         Two classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a
         row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
         """
-        standard, mean, scale = heads.standardize(features)
-        row_weights = _row_weights(class_weights, targets)
-        weight, bias = np.zeros((len(self.labels), features.shape[1])), np.zeros(len(self.labels))
+        weight, bias = np.zeros((len(self.labels), standard.shape[1])), np.zeros(len(self.labels))
         present = np.unique(targets)
         if len(present) > 1:
-            c = heads.choose_c(standard, targets, row_weights) if penalty is None else penalty
-            solver = heads.fit_logistic(standard, targets, c, row_weights)
+            c = self.choose_standard(standard, targets, class_weights) if penalty is None else penalty
+            solver = tasks.heads.fit_logistic(standard, targets, c, _weigh_rows(class_weights, targets))
             if len(present) == 2:
                 half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
                 weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
@@ -158,13 +139,13 @@ class ClassHead(Head):
                 weight[present], bias[present] = solver.coef_, solver.intercept_
         absent = np.setdiff1d(np.arange(len(self.labels)), present)
         bias[absent] = bias[present].min() - 1.0
-        return heads.fold_back(weight, bias, mean, scale)
+        return weight, bias
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         """One temperature for all classes, as scale and shift."""
         if not calibrate:
             return None
-        scale = 1 / fit_temperature(logits, targets)
+        scale = 1 / evaluation.calibration.fit_temperature(logits, targets)
         return np.full(len(self.labels), scale, dtype=np.float32), np.zeros(len(self.labels), dtype=np.float32)
 
 
@@ -173,6 +154,7 @@ class ClassAnswers(Answers):
 
     purpose = "assigns one of {} classes to a text"
     has_confidence = True
+    first_columns = ("predicted_label", "confidence")
     set_columns = ("label_set",)
     sections = (
         "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "curve",
@@ -186,16 +168,11 @@ class ClassAnswers(Answers):
         """The most probable class; the first one on ties."""
         return probabilities.argmax(axis=1)
 
-    def columns(self) -> list[str]:
-        return ["predicted_label", "confidence", *(f"prob_{label}" for label in self.labels)]
-
     def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         for row, best in zip(probabilities, self.decide(probabilities).tolist(), strict=True):
-            numbers = [f"{p:{digits}}" for p in row]
-            yield [self.labels[best], numbers[best], *numbers]
+            yield [self.labels[best], f"{row[best]:{digits}}"]
 
     def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """1 minus the probability of each target."""
         return 1 - probabilities[np.arange(len(targets)), targets]
 
     def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
@@ -205,7 +182,6 @@ class ClassAnswers(Answers):
             yield [JOIN.join(self.labels[number] for number in order[:count])]
 
     def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:
-        """The margins between the two most probable classes."""
         second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
         return np.asarray(first - second)
 
@@ -219,39 +195,73 @@ class ClassScores(Scores):
 
     @property
     def selection(self) -> tuple[str, ...]:
-        return class_metrics(len(self.labels))
+        further = ["f1"] * (len(self.labels) == 2) + ["top_5_accuracy"] * (len(self.labels) > _MANY_CLASSES)
+        return ("macro_f1", "accuracy", "weighted_f1", "balanced_accuracy", "mcc", "loss", *further)
+
+    def _count(self, predicted: Array, targets: Array) -> tuple[Array, Array, Array]:
+        """The rows (classes,) that are predicted correctly as each class, predicted as it, and labelled as it."""
+        right, guessed, rows = (
+            np.bincount(classes, minlength=len(self.labels)).astype(np.float64)
+            for classes in (predicted[predicted == targets], predicted, targets)
+        )
+        return right, guessed, rows
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
-        return classification_metrics(predicted, targets)
+        """Accuracy, and macro F1 over the classes in `targets` or `predicted`."""
+        right, guessed, rows = self._count(predicted, targets)
+        f1 = divide(2 * right, guessed + rows)[guessed + rows > 0]
+        return {"accuracy": float(np.mean(predicted == targets)), "macro_f1": float(f1.mean())}
 
     def score(
         self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
     ) -> SplitScores:
-        return score_classes(logits, targets, self.labels, seed, sampling)
+        """Balanced accuracy is the mean recall of the classes in `targets`.
+
+        Two classes also have the F1 of the second one, as scikit-learn's f1_score and GLUE's MRPC and QQP; more than 20
+        have the share of rows whose class is among the five most probable ones.
+        """
+        predicted, total = logits.argmax(axis=1), len(targets)
+        right, guessed, rows = self._count(predicted, targets)
+        per_class, occurs = label_scores(self.labels, right, guessed, rows), guessed + rows > 0
+        # Matthews' correlation: covariance over the root of the product of the variances, each times total ** 2.
+        spread = (total**2 - guessed @ guessed) * (total**2 - rows @ rows)
+        details = {
+            "weighted_f1": float(np.average(divide(2 * right, guessed + rows)[occurs], weights=rows[occurs])),
+            "balanced_accuracy": float(divide(right, rows)[rows > 0].mean()),
+            "mcc": float((right.sum() * total - rows @ guessed) / np.sqrt(spread)) if spread else 0.0,
+            "loss": cross_entropy(logits, targets),
+        }
+        if len(self.labels) == 2:
+            details["f1"] = per_class[self.labels[1]]["f1"]
+        if len(self.labels) > _MANY_CLASSES:
+            best = np.argpartition(-logits, _TOP - 1, axis=1)[:, :_TOP]
+            details["top_5_accuracy"] = float((best == targets[:, None]).any(axis=1).mean())
+        intervals = {
+            "accuracy": share_interval(predicted == targets, sampling),
+            "macro_f1": evaluation.bootstrap.macro_f1_interval(targets, predicted, seed, sampling),
+        }
+        counts = dict(zip(self.labels, guessed.astype(int).tolist(), strict=True))
+        return SplitScores(self.metrics(predicted, targets), total, details, intervals, per_class, counts)
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """1 where the class is right, else 0."""
         return (predicted == targets).astype(np.float64)
 
     def renumber(self, values: Array, labels: Sequence[str]) -> npt.NDArray[np.int64]:
         return np.array([labels.index(label) for label in self.labels])[values]
 
     def probability_scores(self, logits: Array, targets: Array, seed: int) -> dict[str, Any]:
-        return probability_scores(logits, targets, seed)
+        return evaluation.calibration.probability_scores(logits, targets, seed)
 
     def majority(self, train_targets: Array, targets: Array) -> MajorityBaseline:
         """Score predicting the largest class of training; the first one on ties."""
         largest = int(np.bincount(train_targets, minlength=len(self.labels)).argmax())
         return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
 
-    def linear_model(self, targets: Array, seed: int) -> LinearModel:
-        from sklearn.linear_model import LogisticRegression
-
-        return LinearModel(LOGREG, LogisticRegression(C=10), len(np.unique(targets)))
+    def linear_model(self, targets: Array, seed: int) -> tuple[str, Any, int]:
+        return tasks.baseline.LOGREG, tasks.baseline.logistic_regression(), len(np.unique(targets))
 
 
 def make(labels: Sequence[str], classes: ClassNames = ClassNames(), findings: Sequence[Finding] = ()) -> Task:  # noqa: B008
-    """The task of these classes."""
     names = list(labels)
     answers = ClassAnswers(names)
     targets = ClassTargets(names, classes, tuple(findings))
@@ -267,66 +277,23 @@ def from_tables(tables: InputTables) -> Task:
         raise QuestionError(tables.train.path, [odd])
     labels = find_labels(tables.train, tables.columns.label, tables.eval, classes)
     why, flag = "one label per row", "--label-column"
-    joined = next((label for label in labels if not _DIVIDERS.isdisjoint(label)), None)
-    if _may_be_scores(labels):
+    numbers = list(map(parse_number, labels))
+    if len(labels) > 2 and None not in numbers and numbers != list(range(len(labels))):  # not the usual indices
         why = f"labels are numbers, {labels[0]} to {labels[-1]}; a score is possible, too"
         flag = "--task regression"
-    elif joined is not None:
+    elif joined := next((label for label in labels if not _DIVIDERS.isdisjoint(label)), None):
         why, flag = f"{joined[:EXCERPT]!r} is one class; its parts may be several labels, too", "--task multi"
     task = decided("task", f"one of {len(labels)} classes", why, flag, True)
     return make(labels, classes, [task, *classes.findings()])
 
 
 def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    """The task of a trained model, with the spelling of its labels."""
     return make(labels, ClassNames.from_settings(settings))
 
 
-@dataclass(frozen=True)
-class CrossEntropy(Loss):
-    """Cross-entropy with optional label smoothing (Szegedy et al., 2016, section 7) and class weights.
-
-    With a `gamma` above 0 each row's loss is multiplied by (1 - p) ** gamma, p the probability of its label: Lin et
-    al., 2017, "Focal Loss for Dense Object Detection", equation 4.
-
-    The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
-    Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
-    """
-
-    padding = _NO_LABEL
-
-    label_smoothing: float = 0.0
-    class_weights: Weights = None
-    gamma: float = 0.0
-
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of the losses; logits (n, classes), class indices (n,)."""
-        from torch.nn.functional import cross_entropy
-
-        logits, smoothing = logits.float(), self.label_smoothing
-        weights = heads.send_weights(self.class_weights, logits.device)
-        if not self.gamma:
-            return cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum")
-        losses = cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
-        right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
-        return (losses * (1 - right) ** self.gamma).sum()
-
-    def weight_sum(self, targets: Array) -> float:
-        return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
-
-
-def _may_be_scores(labels: Sequence[str]) -> bool:
-    """Whether labels are three or more numbers, but not codes such as 0123 or the usual indices 0, 1, 2, ..."""
-    if any(len(label) > 1 and label[0] == "0" and label.isdigit() for label in labels):
-        return False
-    numbers = [number for label in labels if (number := parse_number(label)) is not None and math.isfinite(number)]
-    return len(numbers) == len(labels) >= _FEWEST_SCORES and not _are_indices(sorted(numbers))
-
-
-def _are_indices(numbers: Sequence[float] | npt.NDArray[np.float64]) -> bool:
-    """Whether sorted numbers are 0, 1, 2, ...: usually class indices, but 0 to 10 is a scale (NPS)."""
-    return len(numbers) != _NPS_SCORES and list(numbers) == list(range(len(numbers)))
-
-
-def _row_weights(class_weights: Weights, targets: Array) -> Weights:
-    return None if class_weights is None else heads.mean_one(class_weights[targets])
+def _weigh_rows(class_weights: Weights, targets: Array) -> Weights:
+    """The weight (rows,) of each row's class, 1 on average, so that C regularizes as without them."""
+    if class_weights is None:
+        return None
+    weights: npt.NDArray[np.float32] = class_weights[targets]
+    return weights / weights.mean()

@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from classify import evaluation, training
 from classify.distributed import sharding
-from classify.evaluation import metrics
-from classify.evaluation.calibration import Rescaling
 from classify.training.callbacks import Evaluate
 from classify.training.log import Log
-from classify.training.open_set import fit_scope
 from classify.training.result_files import WRITERS, Results
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
@@ -55,7 +53,7 @@ def finish(
         if out_of_fold is None:  # folds have models of their own, which are not saved
             validation = context.compute_logits(splits.validation)
         scored = validation if splits.test is None else context.compute_logits(splits.test)
-    open_set = fit_scope(context)
+    open_set = training.open_set.fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
     log.finish()
@@ -87,24 +85,24 @@ def finish(
                 context.timeline.end("files")
 
 
-def _rescale_output_layer(context: TrainingContext, validation: Logits) -> Rescaling:
+def _rescale_output_layer(context: TrainingContext, validation: Logits) -> evaluation.calibration.Rescaling:
     """Let the output layer compute the scale and shift that the task requires. A collective."""
     calibrate = context.config.training.calibrate == "auto"
     fitted = context.inputs.task.head.rescale(validation, context.splits.validation.targets, calibrate=calibrate)
     outputs = validation.shape[1]
     if fitted is None:
-        return Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
+        return evaluation.calibration.Rescaling(np.ones(outputs, dtype=np.float32), np.zeros(outputs, dtype=np.float32))
     # One rank's values, so that all ranks' weights are the same bits.
     scale, shift = (np.array(context.world.broadcast(values.tolist()), dtype=np.float32) for values in fitted)
     head, factors = sharding.gather_full(context.strategy.weights.output_layer(), keep=True), torch.from_numpy(scale)
     context.strategy.weights.set_output_layer(
         head["weight"] * factors[:, None], head["bias"] * factors + torch.from_numpy(shift)
     )
-    return Rescaling(scale, shift)
+    return evaluation.calibration.Rescaling(scale, shift)
 
 
 def _describe_calibration(
-    context: TrainingContext, rescaling: Rescaling, before: Logits, after: Logits
+    context: TrainingContext, rescaling: evaluation.calibration.Rescaling, before: Logits, after: Logits
 ) -> dict[str, Any] | None:
     """The entry of metrics.json: the rescaling, and the probabilities' scores before and after it; print them.
 
@@ -155,7 +153,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
             "are kept; try a lower --learning-rate, more --epochs or more rows"
         )
     elif progress.best is not None and progress.best["step"] != step and progress.best[metric] != kept[metric]:
-        best, name = progress.best, metrics.display_name(metric)
+        best, name = progress.best, evaluation.metrics.display_name(metric)
         earlier = f"epoch {best['epoch']:g}" if best["step"] else "the start"
         context.output.log(
             f"keep: last weights ({name} {kept[metric]:.3f} on {rows} validation rows; {earlier} had "

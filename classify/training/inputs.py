@@ -22,7 +22,6 @@ from classify.data.split_table import split_table
 from classify.data.splits import Rows, Splits
 from classify.data.tokenize import TRUNCATE, tokenize_columns
 from classify.errors import ErrorList, InputError, list_some
-from classify.evaluation.predictions_file import FOLD_COLUMN, note_renamed
 from classify.files import split_paths
 from classify.findings import Finding, decided, note
 from classify.launch.launch import Launch
@@ -33,6 +32,7 @@ from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
 from classify.tables.table import Table
 from classify.tasks.base import Task
+from classify.tasks.columns import FOLD_COLUMN, PredictionColumns, note_renamed
 from classify.tasks.label_columns import label_texts
 from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
@@ -100,8 +100,6 @@ def check_inputs(
         task = recognize(tables)
         labelled = np.flatnonzero(task.targets.labelled(tables.train, tables.columns.label))
         languages = _detect_languages(tables, labelled, config.training.seed)
-        if config.data.out_of_scope_label is not None and not task.answers.has_confidence:
-            raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
         config, head = _choose_head(config, task)
         config = _choose_by_texts(config, tables, languages)
         task.check_settings(config.training, parts.metrics)
@@ -220,7 +218,7 @@ def _choose_label_texts(
 
 def _note_renamed(task: Task, splits: Splits) -> list[str]:
     """Note the columns of the written tables that take another name beside the columns of predictions."""
-    added = [*task.answers.columns(), *([FOLD_COLUMN] if splits.num_folds else [])]
+    added = [*PredictionColumns(task).names, *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
 

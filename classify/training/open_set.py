@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.linear_model import LogisticRegression
 
 from classify.data.split_rows import cap_rows
 from classify.data.splits import Split
 from classify.distributed import sharding
-from classify.evaluation.scope import EXAMPLES, Held, Scope
+from classify.evaluation.metrics import Array
+from classify.evaluation.scope import SMALLEST, Held, Scope, measure, normalize
 from classify.training.setup import TrainingContext
+
+# Training texts to compare with.
+EXAMPLES = 10_000
+# Share of held-out texts of the classes that are above the default threshold.
+_KEPT = 0.95
+# Classes below which the confidence counts nothing: of two, one alone is left where the other is left out.
+_FEWEST = 3
+# Classes from which on the confidence counts as much as the similarity.
+_MANY = 50
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,38 @@ class OpenSet:
     in_scope: npt.NDArray[np.float32]
     outside: npt.NDArray[np.float32]
     metrics: dict[str, Any]
+
+
+def fit(
+    label: str, examples: Array, targets: Array, inside: Held, inside_targets: Array, outside: Held | None
+) -> Scope:
+    """Fit a scope on held-out rows of the classes and on rows `outside` of them.
+
+    Without such rows each class is left out in turn: its rows are outside of the others. How much the confidence is
+    worth follows from the number of classes. The threshold keeps 95 % of the rows `inside`.
+    """
+    examples = normalize(examples)
+    own, others = measure(examples, inside), []
+    if outside is not None:
+        others.append(measure(examples, outside))
+    else:
+        for number in np.unique(inside_targets).tolist():
+            left_out, rest = inside.take(np.flatnonzero(inside_targets == number)), targets != number
+            if rest.any():
+                left_out.logits[:, number] = -np.inf
+                others.append(measure(examples[rest], left_out))
+    measures = np.concatenate([own, *others])
+    classes = inside.logits.shape[1]
+    mixture = np.array([[1.0], [0.0 if classes < _FEWEST else min(1.0, classes / _MANY)]])
+    middle, scale = own.mean(axis=0), own.std(axis=0) + SMALLEST
+    is_inside = np.arange(len(measures)) < len(own)
+    model = LogisticRegression(class_weight="balanced").fit((measures - middle) / scale @ mixture, is_inside)
+    # Where the rows do not show it, more similar is more probable all the same.
+    slope = np.where(model.coef_[0] > 0, model.coef_[0], 1.0)
+    weights = mixture @ slope / scale
+    scope = Scope(label, 0.0, examples.astype(np.float16), weights, float(model.intercept_[0] - weights @ middle))
+    kept = np.quantile(scope.probabilities(*inside), 1 - _KEPT, method="lower")
+    return replace(scope, threshold=float(kept))
 
 
 def fit_scope(context: TrainingContext) -> OpenSet | None:
@@ -48,7 +91,7 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
     # Duplicates, and copies of training texts, would fit the score and count in it several times.
     held_out = _independent(context, splits.validation, "validation")
     outside = [compute(split).take(_independent(context, split)) for split in splits.outside]
-    scope = Scope.fit(
+    scope = fit(
         label,
         examples,
         train.targets[rows],

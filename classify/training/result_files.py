@@ -16,24 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from classify import tasks, training
 from classify.config.recipe import CHARACTERS_PER_TOKEN, FOLD_TRAININGS
 from classify.console import format_seconds
 from classify.data import split_record
 from classify.data.split_table import BY_SEED
 from classify.data.splits import Split, Splits
 from classify.errors import SHOWN, list_some
-from classify.evaluation import advice, learning_curve, metrics, predictions_file, scope, scored_rows, suspects_file
-from classify.evaluation.baseline import Baseline, MajorityBaseline, cross_validate_baseline
-from classify.evaluation.label_noise import choose_to_review
-from classify.evaluation.multi_label_metrics import OTHER_FOLDS, SCORED_ROWS
+from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
+from classify.evaluation.metrics import OTHER_FOLDS, SCORED_ROWS, Baseline, MajorityBaseline
 from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
-from classify.files import write_json
 from classify.findings import Finding, note
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.source import ReadOptions
-from classify.tasks.base import Task
-from classify.tasks.columns import PredictionColumns
-from classify.training.open_set import OpenSet
+from classify.tasks.base import EXACT, FOR_EXCEL, Task
+from classify.tasks.columns import FILE as PREDICTIONS, PredictionColumns
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
@@ -62,7 +59,7 @@ class Results:
     logits: Logits
     calibration: dict[str, Any] | None
     unlabelled: dict[str, Logits]
-    open_set: OpenSet | None
+    open_set: training.open_set.OpenSet | None
     weights: dict[str, Any]
     kept_epoch: float
     start_seconds: float
@@ -133,9 +130,8 @@ class Results:
         try:
             texts, others = (self._read_start(split) for split in (train, scored))
             if splits.folds is not None and self.by_folds:
-                fit = functools.partial(task.baseline, seed=seed)
-                return cross_validate_baseline(texts, train.targets, splits.folds, fit, task.scores.metrics)
-            return task.baseline(texts, train.targets, others, scored.targets, seed)
+                return tasks.baseline.cross_validate(task, texts, train.targets, splits.folds, seed)
+            return tasks.baseline.fit(task, texts, train.targets, others, scored.targets, seed)
         except (ValueError, MemoryError) as error:
             found = note(f"the TF-IDF baseline cannot be fitted: {error}")
             self.record.findings.append(found)
@@ -199,8 +195,7 @@ def _write_model(results: Results) -> None:
         "max_length": context.data.max_length,
         "languages": context.inputs.languages.shares,
         "long_text": context.config.data.long_texts,
-        **results.task.settings(),
-        **({} if open_set is None else open_set.scope.as_settings()),
+        **(results.task if open_set is None else replace(results.task, scope=open_set.scope)).settings(),
     }
     dtype, folder = getattr(torch, training.save_dtype), context.output.folder
     weights = {
@@ -217,15 +212,15 @@ def _write_model(results: Results) -> None:
 def _write_predictions(results: Results) -> None:
     splits, open_set, folder = results.splits, results.open_set, results.context.output.folder
     excel_safe = results.context.config.training.excel_safe
-    digits = predictions_file.FOR_EXCEL if excel_safe else predictions_file.EXACT
-    plain = PredictionColumns(results.task, digits=digits, for_excel=excel_safe)
+    plain = PredictionColumns(results.task, digits=FOR_EXCEL if excel_safe else EXACT, for_excel=excel_safe)
     columns, outputs = plain, results.logits
     if open_set is not None:
-        columns, outputs = replace(plain, scope=open_set.scope), np.column_stack([outputs, open_set.in_scope])
+        columns = replace(plain, task=replace(results.task, scope=open_set.scope))
+        outputs = np.column_stack([outputs, open_set.in_scope])
         if (rest := splits.outside_scored) is not None:
             columns.write(folder / scope.OUTSIDE_FILE, rest.table, rest.rows, open_set.outside)
     scored, folds = splits.scored, splits.folds if results.by_folds else None
-    path = folder / predictions_file.FILE
+    path = folder / PREDICTIONS
     columns.write(path, scored.table, scored.rows, outputs, predicted=results.predicted, folds=folds)
     for file, logits in results.unlabelled.items():
         plain.write(folder / file, splits.unlabelled[file].table, splits.unlabelled[file].rows, logits)
@@ -263,7 +258,7 @@ def _write_suspects(results: Results) -> None:
     if not results.by_folds or len(columns.labels) > 1 or not results.task.answers.has_confidence:
         return
     probabilities = results.task.answers.probabilities(results.logits)
-    suspects = choose_to_review(probabilities, split.targets)
+    suspects = suspects_file.choose_to_review(probabilities, split.targets)
     if len(suspects.rows):
         suspects_file.write_suspects(
             path,
@@ -288,39 +283,33 @@ def _write_metrics(results: Results) -> None:
         test = results.scores.as_json()
     elif splits.method is not None:  # every row was scored by a model that had not seen it
         test = validation
-    baseline, majority = None, results.majority().as_json()
+    baseline = None
     if results.baseline is not None and results.paired is not None:
         baseline = {**results.baseline.as_json(), "paired": asdict(results.paired)}
-    if results.unseen is not None:
-        scores, baseline_on_new, majority_on_new = results.headline
-        (test or validation)["unseen"], majority["unseen"] = scores.as_json(), majority_on_new.metrics
-        if baseline is not None and baseline_on_new is not None:
-            baseline["unseen"] = baseline_on_new.metrics
-    write_json(
-        results.context.output.folder / "metrics.json",
-        {
-            "task": results.task.name,
-            "train": {
-                "seconds": progress.seconds,
-                "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
-                "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
-                "steps": progress.step,
-                "collapsed_epoch": progress.collapsed_epoch,
-                "epochs": progress.position / len(splits.train),
-                "loss": progress.mean_loss if progress.step else None,
-            },
-            "eval": validation,
-            "test": test,
-            "calibration": results.calibration,
-            **({} if open_set is None else {scope.COLUMN: open_set.metrics}),
-            "baseline": baseline,
-            "majority": majority,
-            "probe": results.trainer.progress.probe,
-            "pairs": results.trainer.progress.contrastive,
-            "best_epoch": results.kept_epoch,
-            "start_seconds": results.start_seconds,
-            "wall_seconds": results.context.timeline.elapsed,
+    metrics.write_metrics(
+        results.context.output.folder,
+        results.task.name,
+        validation=validation,
+        test=test,
+        baseline=baseline,
+        majority=results.majority(),
+        unseen=None if results.unseen is None else results.headline,
+        calibration=results.calibration,
+        train={
+            "seconds": progress.seconds,
+            "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,
+            "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
+            "steps": progress.step,
+            "collapsed_epoch": progress.collapsed_epoch,
+            "epochs": progress.position / len(splits.train),
+            "loss": progress.mean_loss if progress.step else None,
         },
+        **({} if open_set is None else {scope.COLUMN: open_set.metrics}),
+        probe=progress.probe,
+        pairs=progress.contrastive,
+        best_epoch=results.kept_epoch,
+        start_seconds=results.start_seconds,
+        wall_seconds=results.context.timeline.elapsed,
     )
 
 
@@ -358,7 +347,7 @@ def _notes(results: Results) -> list[str]:
     epochs, outputs = progress.position / len(splits.train), results.logits.shape[1]
     given = results.context.inputs.parts.loss is not None  # it may refuse these tensors
     scores, baseline, majority = results.headline
-    chance = math.nan if given else results.trainer.loss.by_chance(data.targets, outputs)
+    chance = math.nan if given else tasks.losses.loss_by_chance(results.trainer.loss, data.targets, outputs)
     part = "test" if splits.test is not None else "validation" if splits.method is None else "cross-validated"
     notes = advice.notes(
         scores,
@@ -411,7 +400,7 @@ def _program() -> list[str]:
 # A file as an error of the disk names it, and the function that writes it, in order.
 WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("the model", _write_model),
-    (predictions_file.FILE, _write_predictions),
+    (PREDICTIONS, _write_predictions),
     (split_record.FILE, _write_split),
     (scored_rows.FILE, _write_scored_rows),
     (suspects_file.FILE, _write_suspects),

@@ -14,11 +14,9 @@ import pytest
 
 from classify.cli import main
 from classify.errors import InputError
-from classify.evaluation import label_noise
-from classify.evaluation.label_noise import Suspects, find_suspects
-from classify.evaluation.suspects_file import apply_suspects, write_suspects
+from classify.evaluation import suspects_file as review
+from classify.evaluation.suspects_file import Suspects, apply_suspects, find_suspects, write_suspects
 from classify.tables.read import read_table
-from classify.tables.source import ReadOptions
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config
@@ -28,10 +26,10 @@ from tests.support.runs import make_config
 def all_listed() -> Iterator[None]:
     """A tiny model is never sure: list what it finds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label_noise, "_MARGIN", 0.0)
-        patch.setattr(label_noise, "_SHARE", 1.0)
-        patch.setattr(label_noise, "_CLEARLY", -1.0)
-        patch.setattr(label_noise, "_MOST", 300)
+        patch.setattr(review, "_MARGIN", 0.0)
+        patch.setattr(review, "_SHARE", 1.0)
+        patch.setattr(review, "_CLEARLY", -1.0)
+        patch.setattr(review, "_MOST", 300)
         yield
 
 
@@ -103,7 +101,7 @@ def test_a_reviewed_file_is_applied_to_a_copy(noisy: tuple[Path, Path, list[int]
 @pytest.mark.parametrize(
     ("column", "cell", "part"),
     [
-        ("text", "another text", "has another text"),
+        ("text", "another text", "the table has changed since the run"),
         ("suggested_label", "carrd", "suggested_label 'carrd' is not a label of"),
         ("label", "money money", "the table has changed since the run"),
     ],
@@ -243,10 +241,10 @@ def test_the_surest_are_listed_and_none_of_a_model_that_knows_little() -> None:
     probabilities = np.where(targets[:, None] == np.arange(2), 0.99, 0.01)
     wrong = np.arange(0, 1_000, 49)
     probabilities[wrong] = probabilities[wrong][:, ::-1]
-    assert set(label_noise.choose_to_review(probabilities, targets).rows.tolist()) <= set(wrong.tolist())
-    assert len(label_noise.choose_to_review(probabilities, targets).rows) == 10, "one in 100"
-    assert not len(label_noise.choose_to_review(0.9 * probabilities + 0.05, targets).rows), "margins of .88"
-    assert not len(label_noise.choose_to_review(probabilities, (np.arange(1_000) % 20 > 0).astype(np.int64)).rows)
+    assert set(review.choose_to_review(probabilities, targets).rows.tolist()) <= set(wrong.tolist())
+    assert len(review.choose_to_review(probabilities, targets).rows) == 10, "one in 100"
+    assert not len(review.choose_to_review(0.9 * probabilities + 0.05, targets).rows), "margins of .88"
+    assert not len(review.choose_to_review(probabilities, (np.arange(1_000) % 20 > 0).astype(np.int64)).rows)
 
 
 def test_confident_learning() -> None:
@@ -263,45 +261,3 @@ def test_confident_learning() -> None:
     assert suspects.suggested.tolist() == [1, 0]
     assert not len(find_suspects(np.eye(2)[targets], targets).rows)
     assert not len(find_suspects(np.full((16, 2), 0.5), targets).rows), "no class is more probable than the label"
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_a_table_without_a_header_gets_none(
-    noisy: tuple[Path, Path, list[int]], model_folder: Path, tmp_path: Path, capsys: Any, ending: str
-) -> None:
-    """Its copy is read as it is; JSON Lines have names."""
-    table, _, _ = noisy
-    bare = tmp_path / "bare.csv"
-    bare.write_text("".join(table.read_text().splitlines(keepends=True)[1:]))
-    options = {"no_header": True}
-    settings: dict[str, Any] = {"folds": 3, "num_train_epochs": 0.0, **options}
-    with all_listed():
-        out = train(make_config(model_folder, bare, tmp_path / "out", **settings))
-    copy = tmp_path / f"copy.{ending}"
-    accept(out / "suspects.csv")
-    assert main(["clean", "--apply", str(out / "suspects.csv"), "--out", str(copy)]) == 0
-    names = ending == "jsonl"
-    assert f"{copy}: 300 rows, " in capsys.readouterr().out
-    read = [read_table(str(path), options=ReadOptions.from_settings({} if names else options)) for path in (bare, copy)]
-    assert read[0].columns == read[1].columns == ["column_1", "column_2"]
-    assert read[0].column("column_1") == read[1].column("column_1")
-    changed = [before != after for before, after in zip(*(part.column("column_2") for part in read), strict=True)]
-    assert sum(changed) == len(read_table(str(out / "suspects.csv")))
-
-
-@pytest.mark.parametrize("end", ["", ",,,,,\n"])
-@pytest.mark.parametrize("delimiter", [",", ";"])
-def test_a_file_without_a_suspect_changes_nothing(
-    noisy: tuple[Path, Path, list[int]], tmp_path: Path, capsys: Any, delimiter: str, end: str
-) -> None:
-    """Where all of them were deleted in a review."""
-    table, out, _ = noisy
-    reviewed, copy = out / "none.csv", tmp_path / "c.csv"
-    header = (out / "suspects.csv").read_text().splitlines()[0] + "\n"
-    reviewed.write_text("\ufeff" + (header + end).replace(",", delimiter), encoding="utf-8")
-    assert main(["clean", "--apply", str(reviewed), "--out", str(copy)]) == 0
-    assert f"{copy}: 300 rows, 0 labels changed in column 'label'" in capsys.readouterr().out
-    assert read_table(str(copy)).column("label") == read_table(str(table)).column("label")
-    reviewed.write_text("text,label\n")
-    assert main(["clean", "--apply", str(reviewed), "--out", str(copy)]) == 2
-    reviewed.unlink()

@@ -182,16 +182,6 @@ def test_what_was_guessed_about_the_file_is_printed(trained: Path, tmp_path: Pat
     assert capsys.readouterr().out == ""
 
 
-def test_a_column_named_like_one_of_the_predictions(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    path, folder = tmp_path / "new.csv", tmp_path / "scores"
-    path.write_text("text,label,confidence,confidence_input\n" + "a card,card,1,x\nan app,app,0,y\n" * 5)
-    assert evaluate(trained, path, folder) == 0
-    assert "note: " in (printed := capsys.readouterr().out)
-    assert "in the predictions, column 'confidence' is named 'confidence_input_input'\n" in printed
-    header = (folder / "predictions.csv").read_text(encoding="utf-8-sig").splitlines()[0]
-    assert header.startswith("text,label,confidence_input_input,confidence_input,predicted_label,confidence,")
-
-
 def test_a_label_that_the_model_does_not_have(trained: Path, tmp_path: Path, capsys: Any) -> None:
     path = tiny.write_table(tmp_path / "new.csv", [*tiny.table_rows(5), ("a text", "other")])
     assert evaluate(trained, path, tmp_path / "a") == 2

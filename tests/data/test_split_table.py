@@ -327,7 +327,7 @@ def test_a_further_table_whose_lists_are_mostly_empty_is_refused(tmp_path: Path,
     """They may not have been labelled yet; a test table without any label is there to be predicted."""
     path = write(tmp_path / "a.csv", [(f"text {i}", ("a|b", "a", "b", "")[i % 4]) for i in range(60)])
     further = write(tmp_path / "b.csv", [(f"new {i}", "a|b" if i < 4 else "") for i in range(10)])
-    with pytest.raises(InputError, match=r"b.csv: 6 of 10 rows have an empty cell .* --task multi"):
+    with pytest.raises(InputError, match=r"b.csv .* is empty in 6 of 10 rows; .* --task multi"):
         load(path, **{role: str(further)})
     splits = load(path, task="multi", **{role: str(further)})
     assert len(splits.validation if role == "eval_data" else splits.test or ()) == 10

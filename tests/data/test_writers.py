@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 
 from classify.errors import InputError
-from classify.evaluation.predictions_file import write_predictions
 from classify.tables.read import read_table
 from classify.tables.table import Table
 from classify.tables.writers import WRITERS, Added, check_size, find_writer, is_formula, write_csv
@@ -24,7 +23,8 @@ CELLS = [["a", "0.5", "true"], ["=b", "0.25", "false"]]
 
 
 def write(path: Path, table: Table, names: list[str] = NAMES, cells: list[list[str]] = CELLS) -> None:
-    write_predictions(path, table, np.arange(len(table)), names, cells)
+    added = Added(names, cells, frozenset({"confidence"}), frozenset({"accepted"}))
+    find_writer(path.name, "--out")(path, table, np.arange(len(table)), added)
 
 
 @pytest.mark.parametrize("ending", WRITERS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classify.evaluation.automation import find_limit
 from classify.evaluation.metrics import softmax
+from classify.evaluation.scored_rows import find_limit
 from classify.tasks import regression, single_label
 
 

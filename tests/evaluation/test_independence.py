@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classify.evaluation import multi_label_metrics
-from classify.evaluation.metrics import (
-    INDEPENDENT,
-    Sampling,
-    correlation_interval,
-    macro_f1_interval,
-    share_interval,
-    wilson_interval,
-)
+from classify.evaluation.bootstrap import f1_intervals, macro_f1_interval
+from classify.evaluation.metrics import INDEPENDENT, Sampling, share_interval, wilson_interval
 from classify.evaluation.scored_rows import ScoredRows, sign_test
 from classify.evaluation.slices import find_weak, list_slices
 from classify.report.result import Result
+from classify.tasks.regression import correlation_interval
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
@@ -84,17 +78,20 @@ def test_different_texts_count_as_rows() -> None:
     assert correlation_interval(0.5, 60, Sampling(np.arange(60) // 2)) == correlation_interval(0.5, 30)
     assert correlation_interval(0.5, 6, Sampling(np.arange(6) // 2)) is None
     targets, predicted = np.arange(60) % 4, np.arange(60) % 3
-    assert macro_f1_interval(targets, predicted, 1, Sampling(np.arange(60))) == macro_f1_interval(targets, predicted, 1)
+    as_texts, as_rows = (
+        macro_f1_interval(targets, predicted, 1, one) for one in (Sampling(np.arange(60)), INDEPENDENT)
+    )
+    assert as_texts == as_rows
 
 
 def test_intervals_of_several_labels() -> None:
     """Each text twice is as many texts once."""
     draw = np.random.default_rng(0)
     targets, predicted = (draw.random((60, 3)) < 0.4).astype(np.uint8), (draw.random((60, 3)) < 0.4).astype(np.uint8)
-    twice = [np.repeat(part, 2, axis=0) for part in (predicted, targets)]
-    once = multi_label_metrics._intervals(predicted, targets, 0, INDEPENDENT)
-    assert multi_label_metrics._intervals(*twice, 0, Sampling(np.repeat(np.arange(60), 2))) == once
-    assert multi_label_metrics._intervals(*twice, 0, INDEPENDENT) != once
+    twice = [np.repeat(part, 2, axis=0) for part in (targets, predicted)]
+    once = f1_intervals(targets, predicted, 0, INDEPENDENT)
+    assert f1_intervals(*twice, 0, Sampling(np.repeat(np.arange(60), 2))) == once
+    assert f1_intervals(*twice, 0, INDEPENDENT) != once
 
 
 def test_a_text_counts_once_in_tests() -> None:

@@ -7,12 +7,12 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, f1_score, jaccard_score, roc_auc_score
 
-from classify.evaluation.calibration import binary_scores, fit_scale_and_shift
-from classify.evaluation.metrics import binary_cross_entropy, correlation_interval, regression_metrics, sigmoid
-from classify.evaluation.multi_label_metrics import choose_thresholds, decision_metrics, score
-from classify.tasks import multi_label
+from classify.evaluation.calibration import binary_scores, choose_thresholds, fit_scale_and_shift
+from classify.evaluation.metrics import binary_cross_entropy, sigmoid
+from classify.tasks import multi_label, regression
+from classify.tasks.regression import correlation_interval
 
-LABELS = ["a", "b", "c", "d"]
+SCORES = multi_label.make(["a", "b", "c", "d"]).scores
 
 
 def drawn(rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +25,7 @@ def drawn(rows: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_they_are_scikit_learns() -> None:
     targets, logits = drawn()
     predicted, probabilities = (logits > 0).astype(np.uint8), sigmoid(logits)
-    result = score(predicted, probabilities, targets, LABELS, loss=0.5, seed=0)
+    result = SCORES.score(logits, targets, seed=0)
     assert result["weighted_f1"] == pytest.approx(f1_score(targets, predicted, average="weighted"))
     assert result["roc_auc"] == pytest.approx(roc_auc_score(targets, probabilities))
     assert result["micro_f1"] == pytest.approx(f1_score(targets, predicted, average="micro"))
@@ -42,15 +42,15 @@ def test_they_are_scikit_learns() -> None:
 def test_a_label_without_rows_does_not_count() -> None:
     targets, logits = drawn()
     targets[:, 3] = 0
-    result = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
+    result = SCORES.score(logits, targets, seed=0)
     kept = average_precision_score(targets[:, :3], sigmoid(logits)[:, :3], average="macro")
     assert result["average_precision"] == pytest.approx(kept)
-    assert decision_metrics(targets, targets)["macro_f1"] == 1.0
+    assert SCORES.metrics(targets, targets)["macro_f1"] == 1.0
 
 
 def test_intervals_hold_the_score() -> None:
     targets, logits = drawn()
-    result = score((logits > 0).astype(np.uint8), sigmoid(logits), targets, LABELS, loss=0.5, seed=0)
+    result = SCORES.score(logits, targets, seed=0)
     for name in ("micro_f1", "macro_f1"):
         interval = result.intervals[name]
         assert interval is not None
@@ -111,7 +111,7 @@ def test_scores_are_scipys() -> None:
     draw = np.random.default_rng(0)
     targets = draw.normal(size=100)
     predicted = targets + draw.normal(size=100)
-    result = regression_metrics(predicted, targets)
+    result = regression.make(["score"]).scores.metrics(predicted, targets)
     expected = pearsonr(predicted, targets)
     assert result["pearson"] == pytest.approx(expected.statistic)
     assert result["spearman"] == pytest.approx(spearmanr(predicted, targets).statistic)
@@ -119,5 +119,5 @@ def test_scores_are_scipys() -> None:
     interval = expected.confidence_interval()
     assert correlation_interval(result["pearson"], 100) == pytest.approx((interval.low, interval.high))
     for constant in (1.0, 3.0142):  # the mean of the second is rounded
-        metrics = regression_metrics(np.full(7, constant), np.arange(7.0))
+        metrics = regression.make(["score"]).scores.metrics(np.full(7, constant), np.arange(7.0))
         assert metrics["pearson"] == 0.0, "a constant has no correlation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from classify.evaluation.scope import Held, Scope, summarize
+from classify.tasks import single_label
+from classify.tasks.columns import PredictionColumns
+from classify.training.open_set import fit
 
 CLASSES, WIDTH = 4, 16
 
@@ -33,7 +37,7 @@ INSIDE, INSIDE_TARGETS = _held(1, KNOWN)
 
 @pytest.mark.parametrize("outside", [None, _held(2, UNKNOWN)[0]], ids=["classes left out", "rows"])
 def test_other_classes_are_rejected(outside: Held | None, tmp_path: Path) -> None:
-    scope = Scope.fit("none", EXAMPLES, TARGETS, INSIDE, INSIDE_TARGETS, outside)
+    scope = fit("none", EXAMPLES, TARGETS, INSIDE, INSIDE_TARGETS, outside)
     (inside, targets), (other, _) = _held(3, KNOWN), _held(4, UNKNOWN)
     right = inside.logits.argmax(axis=1) == targets
     kept, rest = (scope.probabilities(held.features, held.logits) for held in (inside, other))
@@ -62,14 +66,14 @@ def test_of_two_classes_the_unlike_texts_are_rejected(seed: int) -> None:
 
     (examples, targets), (inside, inside_targets), (new, _) = near(200), near(100), near(100)
     held = Held(inside, inside[:, 1:3])
-    scope = Scope.fit("none", examples, targets, held, inside_targets, None)
+    scope = fit("none", examples, targets, held, inside_targets, None)
     far = (4 * np.eye(WIDTH)[[9] * 50] + draw.normal(size=(50, WIDTH))).astype(np.float32)
     kept, rest = scope.probabilities(new, new[:, 1:3]), scope.probabilities(far, far[:, 1:3])
     assert scope.describe(kept, np.ones(100, dtype=bool), rest)["auroc"] > 0.9
 
 
 def test_without_rows_outside_no_rate_is_claimed() -> None:
-    scope = Scope.fit("none", EXAMPLES, TARGETS, INSIDE, INSIDE_TARGETS, None)
+    scope = fit("none", EXAMPLES, TARGETS, INSIDE, INSIDE_TARGETS, None)
     inside = scope.probabilities(INSIDE.features, INSIDE.logits)
     entry = scope.describe(inside, INSIDE.logits.argmax(axis=1) == INSIDE_TARGETS, inside[:0])
     assert "auroc" not in entry
@@ -79,10 +83,9 @@ def test_without_rows_outside_no_rate_is_claimed() -> None:
 
 def test_cells() -> None:
     scope = Scope("none", 0.5, EXAMPLES.astype(np.float16), np.ones(2), 0.0)
-    names = scope.names(["predicted_label", "confidence", "prob_a", "prob_b"])
-    assert names == ["predicted_label", "confidence", "in_scope", "prob_a", "prob_b"]
-    fields = [["a", "0.9", "0.9", "0.1"], ["b", "0.8", "0.2", "0.8"]]
-    assert list(scope.mark(fields, np.array([0.5, 0.25]), ".3g")) == [
-        ["a", "0.9", "0.5", "0.9", "0.1"],
-        ["none", "0.75", "0.25", "0.2", "0.8"],
-    ]
+    fields = [["a", "0.9"], ["b", "0.8"]]
+    assert list(scope.mark(fields, np.array([0.5, 0.25]), ".3g")) == [["a", "0.9", "0.5"], ["none", "0.75", "0.25"]]
+    columns = PredictionColumns(replace(single_label.make("ab"), scope=scope))
+    assert columns.names == ["predicted_label", "confidence", "in_scope", "prob_a", "prob_b"]
+    (cells,) = columns.cells(np.array([[0.0, 0.0, 0.25]], dtype=np.float32))
+    assert cells == ["none", "0.75", "0.25", "0.5", "0.5"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classify.evaluation.multi_label_metrics import jaccard
 from classify.evaluation.scored_rows import worst_rows
-from classify.tasks import regression
+from classify.tasks import multi_label, regression
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,8 @@ from classify.tasks import regression
 )
 def test_labels_that_are_not_fully_right(predicted: list[list[int]], worst: list[int]) -> None:
     targets = np.array([[0, 1]] * 3)
-    assert worst_rows(jaccard(np.array(predicted), targets), 20).tolist() == worst
+    scores = multi_label.make(["a", "b"]).scores.row_scores(np.array(predicted), targets)
+    assert worst_rows(scores, 20).tolist() == worst
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,3 @@ def test_chance_finds_nothing() -> None:
         [-(draw.normal(size=400) ** 2) for draw in draws],
     ):
         assert sum(bool(find_weak(slices, one, np.arange(400))[0]) for one in scores) <= 6
-
-
-def test_little_to_compare() -> None:
-    few = list_slices(["a"] * 10, {}, several_languages=False)
-    assert find_weak(few, np.ones(10), np.arange(10)) == ([], 0)
-    slices = list_slices(["same words here"] * 200, {"x": ["a", "b"] * 100}, several_languages=False)
-    assert {one.kind for one in slices} == {"characters", "x"}
-    assert find_weak(slices, np.ones(200), np.arange(200))[0] == []

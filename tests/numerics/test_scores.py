@@ -15,9 +15,11 @@ from sklearn.model_selection import PredefinedSplit, cross_val_score
 from transformers import get_scheduler
 
 from classify.config.schema import TrainingConfig
-from classify.evaluation import baseline, metrics
-from classify.tasks import heads, multi_label, single_label
+from classify.evaluation import metrics
+from classify.evaluation.bootstrap import macro_f1_interval
+from classify.tasks import baseline, heads, multi_label, single_label
 from classify.tasks.heads import TRAINED_ENCODER_C
+from classify.tasks.losses import CrossEntropy, loss_by_chance
 from classify.training.optimizer import learning_rate_factor
 from classify.training.progress import Progress
 
@@ -33,7 +35,7 @@ def targets() -> np.ndarray:
 
 
 def test_scores_are_scikit_learns(logits: np.ndarray, targets: np.ndarray) -> None:
-    result = metrics.score_classes(logits, targets, ["a", "b", "c", "d"], seed=0)
+    result = single_label.make(["a", "b", "c", "d"]).scores.score(logits, targets, seed=0)
     predicted = logits.argmax(axis=1)
     assert result["accuracy"] == accuracy_score(targets, predicted)
     assert result["macro_f1"] == f1_score(targets, predicted, average="macro")
@@ -49,7 +51,7 @@ def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
     half = z * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows)) / (1 + z * z / rows)
     targets = np.zeros(rows, dtype=np.int64)
     logits = np.where(np.arange(rows)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
-    low, high = metrics.score_classes(logits, targets, ["a", "b"], seed=0).intervals["accuracy"] or (0, 0)
+    low, high = single_label.make(["a", "b"]).scores.score(logits, targets, seed=0).intervals["accuracy"] or (0, 0)
     assert (low, high) == (pytest.approx(centre - half, abs=1e-9), pytest.approx(centre + half, abs=1e-9))
     assert high - low > 0.03
 
@@ -57,7 +59,7 @@ def test_the_interval_of_accuracy_is_wilsons(right: int, rows: int) -> None:
 @pytest.mark.parametrize("right", [True, False])
 def test_resamples_that_are_all_alike_give_no_interval_of_macro_f1(right: bool) -> None:
     targets = np.arange(20) % 2
-    result = metrics.score_classes(np.eye(2)[targets if right else 1 - targets], targets, ["a", "b"], seed=0)
+    result = single_label.make(["a", "b"]).scores.score(np.eye(2)[targets if right else 1 - targets], targets, seed=0)
     assert result["macro_f1"] == float(right)
     assert result.as_json()["macro_f1_interval"] is None
     accuracy, f1 = metrics.table(result).splitlines()[-2:]
@@ -66,7 +68,9 @@ def test_resamples_that_are_all_alike_give_no_interval_of_macro_f1(right: bool) 
 
 
 def test_an_absent_class_does_not_break_a_score() -> None:
-    result = metrics.score_classes(np.eye(3, dtype=np.float32)[[0, 1, 0]], np.array([0, 1, 1]), ["a", "b", "c"], seed=0)
+    result = single_label.make(["a", "b", "c"]).scores.score(
+        np.eye(3, dtype=np.float32)[[0, 1, 0]], np.array([0, 1, 1]), seed=0
+    )
     assert result.per_class["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
     assert result["accuracy"] == pytest.approx(2 / 3)
 
@@ -165,7 +169,7 @@ def test_weights_before_the_last_are_kept_where_they_are_clearly_better(
     rule: str, metric: str, best: float, last: float, rows: int, kept: str
 ) -> None:
     scores = {
-        name: {"step": step, "macro_f1": value, "accuracy": value, "loss": 1 - value}
+        name: {"step": step, "epoch": step, "macro_f1": value, "accuracy": value, "loss": 1 - value}
         for step, (name, value) in enumerate({"best": best, "last": last}.items())
     }
     progress = Progress(best=scores["best"], last_eval=scores["last"])
@@ -242,7 +246,8 @@ def test_the_baseline_learns_from_a_part_of_a_large_table(
 ) -> None:
     monkeypatch.setattr(baseline, "MAX_ROWS", most)
     texts = [f"the {word} is here {i}" for i in range(30) for word in ("card", "bank")]
-    result = single_label.make("ab").baseline(texts, np.array([0, 1] * 30), ["my card", "a bank"], np.array([0, 1]), 0)
+    task = single_label.make("ab")
+    result = baseline.fit(task, texts, np.array([0, 1] * 30), ["my card", "a bank"], np.array([0, 1]), 0)
     assert (result.metrics, result.rows) == ({"accuracy": 1.0, "macro_f1": 1.0}, rows)
 
 
@@ -258,7 +263,7 @@ def test_the_interval_of_many_classes_holds_the_true_value() -> None:
     truth, held = f1_score(many, answer(many), average="macro"), 0
     for seed in range(40):
         targets = draw.integers(0, classes, rows)
-        low, high = metrics.macro_f1_interval(targets, answer(targets), seed) or (0.0, 0.0)
+        low, high = macro_f1_interval(targets, answer(targets), seed, metrics.INDEPENDENT) or (0.0, 0.0)
         held += low <= truth <= high
     assert held >= 32
 
@@ -267,9 +272,9 @@ def test_the_interval_of_many_classes_holds_the_true_value() -> None:
 def test_the_loss_of_guessing(gamma: float) -> None:
     """That of a model whose outputs are 0, with the weights and the form of the loss that is trained."""
     targets = np.array([0, 1, 1, 2, 2, 2, 2])
-    loss = single_label.CrossEntropy(0.0, np.array([4.0, 1.0, 0.5], dtype=np.float32), gamma)
-    assert loss.by_chance(targets, 3) == pytest.approx(math.log(3) * (2 / 3) ** gamma)
-    assert single_label.CrossEntropy().by_chance(targets, 3) == pytest.approx(math.log(3))
+    loss = CrossEntropy(0.0, np.array([4.0, 1.0, 0.5], dtype=np.float32), gamma)
+    assert loss_by_chance(loss, targets, 3) == pytest.approx(math.log(3) * (2 / 3) ** gamma)
+    assert loss_by_chance(CrossEntropy(), targets, 3) == pytest.approx(math.log(3))
 
 
 def test_learning_rate_rises_and_falls() -> None:

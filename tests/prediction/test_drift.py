@@ -13,7 +13,6 @@ import pytest
 from classify import load_classifier
 from classify.cli import main
 from classify.errors import InputError
-from classify.evaluation.predictions_file import read_predictions
 from classify.prediction.drift import Properties, _compare_labels, _tell_apart, compare_with_run, find_drift
 from classify.tables.read import read_table
 from classify.training.run import train
@@ -85,35 +84,6 @@ def test_many_and_rare_labels_raise_no_false_alarm() -> None:
         drawn = (draw.choice(60, rows, p=shares / shares.sum()).astype(str).tolist() for rows in (80, 60))
         alarms += _compare_labels(*drawn, seed).p < 0.05
     assert alarms <= 18
-
-
-def test_texts_without_spaces_are_told_apart() -> None:
-    """By their characters, as the baseline reads them: weather and customer service in Chinese."""
-    draw = np.random.default_rng(0)
-    weather, service = ("今天明天北京上海会有大雨晴天多云气温下降", "您好我的订单退款物流客服发货快递请问什么时候")
-    first, second = (
-        [" ".join(["".join(draw.choice(list(kind), 12))]) for _ in range(60)] for kind in (weather, service)
-    )
-    auroc, p, _ = _tell_apart(first, second, 0)
-    assert auroc > 0.9
-    assert p < 0.001
-
-
-def test_a_column_called_fold_and_formulas_change_nothing(model_folder: Path, tmp_path: Path) -> None:
-    """The run's own columns are read as they were predicted, and its method from its metrics."""
-    rows = [(f"=SUM({text})", label, number % 3) for number, (text, label) in enumerate(tiny.table_rows(120))]
-    with (tmp_path / "my.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label", "fold"), *rows])
-    config = make_config(
-        model_folder, tmp_path / "my.csv", tmp_path / "out", folds=0, excel_safe=True, split_column="none"
-    )
-    out = train(config)
-    assert "'=SUM(" in (out / "predictions.csv").read_text()
-    assert all(text.startswith("=SUM(") for text in read_predictions(out).column("text"))
-    new = _write(tmp_path / "new.csv", [f"=SUM({text} anew)" for text, _ in tiny.table_rows(60, seed=5)])
-    with load_classifier(str(out), use_cpu=True) as predictor:
-        drift, _ = compare_with_run(predictor, read_table(str(new)), predictor.texts)
-    assert "certainty (median)" in {change.name for change in drift.changes}
 
 
 @pytest.fixture(scope="module")

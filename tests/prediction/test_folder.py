@@ -14,8 +14,6 @@ import pytest
 
 from classify import load_classifier, train
 from classify.errors import InputError
-from classify.evaluation.predictions_file import FOR_EXCEL
-from classify.tasks import single_label
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
 
@@ -44,14 +42,6 @@ def test_texts_are_cut_as_in_training(trained: Path, tmp_path: Path) -> None:
     first_words = [" ".join(text.split()[:3]) for text in TEXTS]
     np.testing.assert_allclose(short, predict(trained, first_words), atol=1e-5)
     assert np.abs(short - predict(trained)).max() > 1e-3
-
-
-def test_confidence_is_the_largest_number() -> None:
-    """As text 1e-05 is larger than 0.99999."""
-    (fields,) = single_label.make(["a", "b"]).answers.fields(np.array([[1e-5, 0.99999]]))
-    (short,) = single_label.make(["a", "b"]).answers.fields(np.array([[1e-5, 0.25]]), FOR_EXCEL)
-    assert short[1:] == ["0.2500", "0.0000", "0.2500"]
-    assert fields == ["b", "0.99999", "1e-05", "0.99999"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": True}, {"opt_level": "O2"}, {"opt_level": "O3"}])

@@ -17,14 +17,10 @@ import pytest
 
 from classify import load_classifier
 from classify.cli import main
-from classify.console import allow_progress
 from classify.errors import InputError
-from classify.evaluation.automation import find_threshold
 from classify.evaluation.scope import Scope
-from classify.evaluation.scored_rows import ScoredRows
-from classify.prediction.pytorch import PyTorchPredictor
+from classify.evaluation.scored_rows import ScoredRows, find_threshold
 from classify.prediction.thresholds import find_confidence, find_set_limit
-from classify.tables import writers
 from classify.tables.read import read_table
 from classify.tasks import single_label
 from classify.tasks.columns import PredictionColumns
@@ -111,28 +107,6 @@ def test_a_launcher_cannot_share_a_pipe(trained: Path) -> None:
     assert b"only one of several processes can read a stream" in done.stderr
 
 
-@pytest.mark.parametrize(("flags", "shown"), [([], True), (["--quiet"], False)])
-def test_quiet_holds_for_every_bar(
-    trained: Path,
-    new: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-    flags: list[str],
-    shown: bool,
-) -> None:
-    """Also for that of tokenizing, where a block takes long."""
-    monkeypatch.setattr("classify.console._DELAY", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    try:
-        assert predict(trained, new, tmp_path / "p.csv", *flags) == 0
-    finally:
-        allow_progress(True)
-    printed = capsys.readouterr().err
-    assert ("text/s" in printed) is shown
-    assert ("row/s" in printed) is shown
-
-
 def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
     """Four of them, unless all are requested."""
     for flags, most in (["--excel-safe"], 4), (["--excel-safe", "--exact"], 9):
@@ -140,15 +114,6 @@ def test_digits_for_excel(trained: Path, new: Path, tmp_path: Path) -> None:
         numbers = read_table(str(tmp_path / "p.csv")).column("prob_app")
         longest = max(len(number.partition(".")[2]) for number in numbers)
         assert 4 < longest <= 9 if most > 4 else longest <= 4
-
-
-def test_too_many_rows_for_a_sheet(
-    trained: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(writers, "_SHEET_ROWS", 50)
-    monkeypatch.setattr(PyTorchPredictor, "outputs", lambda *_: pytest.fail("it predicts"))
-    assert predict(trained, new, tmp_path / "p.xlsx") == 2
-    assert "a sheet of Excel holds 49 rows and 16,384 columns. Got 50 and" in capsys.readouterr().err
 
 
 def test_one_text(trained: Path, capsys: Any, probabilities: Any) -> None:
@@ -193,7 +158,8 @@ def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, pr
 def test_a_rejected_row_is_not_accepted_and_has_no_set_of_classes() -> None:
     """No held-out row has shown how often a rejection is right."""
     scope = Scope("oos", 0.6, np.zeros((1, 2), np.float16), np.zeros(2), 0.0)
-    columns = PredictionColumns(single_label.make(["a", "b"]), min_confidence=0.85, set_limit=0.3, scope=scope)
+    task = replace(single_label.make(["a", "b"]), scope=scope)
+    columns = PredictionColumns(task, min_confidence=0.85, set_limit=0.3)
     logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
     rows = list(columns.cells(np.column_stack([logits, [0.05, 0.7, 0.7]]).astype(np.float32)))
     assert [[*row[:2], row[-1]] for row in rows] == [["oos", "false", ""], ["a", "true", "a"], ["a", "false", "a"]]
@@ -338,11 +304,6 @@ def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words:
 def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: str, part: str) -> None:
     assert main(["predict", "--model", str(trained), "--text", "a", "--cpu", *words.split()]) == 2
     assert part in capsys.readouterr().err
-
-
-def test_a_device_is_no_file(trained: Path, new: Path, capsys: Any) -> None:
-    assert predict(trained, new, Path("/dev/null")) == 2
-    assert "--out /dev/null: expected a file name. Got a device" in capsys.readouterr().err
 
 
 def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_path: Path, capsys: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +89,6 @@ def test_texts_without_spaces_and_their_near_copies() -> None:
     texts = ["".join(draw.choice(letters, 27)) for _ in range(40)]
     texts += [f"{text[:20]}某{text[21:]}" for text in texts]
     assert len(_drop_near_copies(np.arange(80), 80, texts.__getitem__)) == 40
-
-
-def test_near_copies_of_thousands_are_found_in_seconds() -> None:
-    draw = np.random.default_rng(0)
-    words = [f"word{number}" for number in range(300)]
-    texts = [" ".join(draw.choice(words, 12)) for _ in range(2_000)]
-    texts += [f"{text} more" for text in texts[:1_000]]
-    begin = time.perf_counter()
-    kept = _drop_near_copies(np.arange(3_000), 3_000, texts.__getitem__)
-    assert time.perf_counter() - begin < 5
-    assert kept.tolist() == list(range(2_000))
-
-
-def test_a_formula_is_no_formula_of_the_file(trained: Path, tmp_path: Path) -> None:
-    data = write(tmp_path / "new.csv", ["text"], [["=SUM(1,2) of my card"]])
-    assert suggest(trained, data, tmp_path / "label-me.csv") == 0
-    assert "'=SUM(1,2) of my card" in (tmp_path / "label-me.csv").read_text(encoding="utf-8-sig")
 
 
 def test_rows_without_any_of_several_labels_are_kept(model_folder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -21,7 +21,7 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
 from classify.tasks.base import Loss
-from classify.tasks.single_label import CrossEntropy
+from classify.tasks.losses import CrossEntropy
 from classify.training.log import Log
 from classify.training.schedule import StepEnd
 from classify.training.strategies.registry import make_strategy

@@ -65,7 +65,7 @@ def temporaries(folder: Path) -> list[Path]:
             "classify.training.stages.linear_probe.init_head_from_probe", {"run.json", "train_log.jsonl"}, id="probe"
         ),
         pytest.param(
-            "classify.tasks.base.fit_baseline",
+            "classify.tasks.baseline.fit",
             FILES - {"tensorboard", "evaluation.parquet", "metrics.json"},
             id="baseline",
             marks=pytest.mark.slow,

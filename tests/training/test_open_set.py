@@ -124,18 +124,6 @@ def test_the_test_table_is_scored(model_folder: Path, table: Path, tmp_path: Pat
     assert read_json(train(config, inputs) / "metrics.json")["in_scope"]["out_of_scope_rows"] == 10
 
 
-def test_a_split_column_says_which_rows_are_scored(model_folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "split.csv"
-    rows = [(text, label, ("train", "validation", "test")[min(2, number % 4)]) for number, (text, label) in
-            enumerate([*tiny.table_rows(120, seed=3), *odd_rows(40)])]  # fmt: skip
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label", "split"), *rows])
-    splits = check(make_config(model_folder, path, tmp_path / "out", out_of_scope_label="oos")).splits
-    assert splits.outside_scored is not None
-    assert {rows[row][2] for row in splits.outside_scored.rows} == {"test"}
-    assert {rows[row][2] for split in splits.outside for row in split.rows} == {"train", "validation"}
-
-
 def test_rows_of_the_test_part_alone(model_folder: Path, tmp_path: Path) -> None:
     """None is left to fit on, so classes are left out; another spelling means the same, also where none was trained."""
     path, rows = tmp_path / "split.csv", tiny.table_rows(120, seed=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from classify.evaluation.metrics import classification_metrics
+from classify.tasks import single_label
 from classify.training.progress import Progress
 
 ROWS, RARE, EPOCHS, RUNS = 200, 10, 3, 200
@@ -21,7 +21,7 @@ def test_chance_keeps_no_earlier_epoch_of_an_imbalanced_table() -> None:
         for epoch in range(1, EPOCHS + 1):
             predicted = targets ^ (draw.random(ROWS) < error_rates)
             progress.step = epoch
-            scores = {**classification_metrics(predicted, targets), "loss": 1.0}
+            scores = {**single_label.make(["a", "b"]).scores.metrics(predicted, targets), "loss": 1.0}
             progress.add_score(scores, epoch, "macro_f1")
         earlier += progress.choose_kept("auto", "macro_f1", "accuracy", ROWS)["epoch"] < EPOCHS
     assert earlier < 0.05 * RUNS

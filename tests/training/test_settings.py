@@ -21,9 +21,8 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.layers import parameter_depths
 from classify.modeling.load import checkpoint_activations, freeze
 from classify.tasks import regression, single_label
-from classify.tasks.heads import read_class_weights
-from classify.tasks.multi_label import BinaryCrossEntropy
-from classify.tasks.single_label import CrossEntropy
+from classify.tasks.base import read_class_weights
+from classify.tasks.losses import BinaryCrossEntropy, CrossEntropy
 from tests.support.runs import data_and_model, make_trainer
 from tests.support.worlds import start_world
 
@@ -137,10 +136,10 @@ def test_the_focal_loss_of_several_labels() -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ('{"a": 1}', "no weight for 'b'"),
-        ('{"a": 1, "b": 2, "z": 1}', "no label of --data is 'z'"),
+        ('{"a": 1}', "with a number for each of 'a', 'b'. Got 'a'."),
+        ('{"a": 1, "b": 2, "z": 1}', "Got 'a', 'b', 'z'."),
         ('{"a": 1, "b": -2}', "the weight of 'b' must be a number above 0. Got -2 instead"),
-        ("[1, 2]", "Got a list instead"),
+        ("[1, 2]", "Got a list."),
         ("a: 1", "It cannot be read"),
     ],
 )

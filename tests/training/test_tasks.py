@@ -15,8 +15,8 @@ from sklearn.metrics import f1_score
 import classify
 from classify.cli import main
 from classify.errors import InputError, Interrupted
+from classify.evaluation.calibration import choose_thresholds
 from classify.evaluation.metrics import sigmoid
-from classify.evaluation.multi_label_metrics import choose_thresholds
 from classify.evaluation.scored_rows import ScoredRows
 from classify.report.page import write_report
 from classify.report.result import Result
@@ -247,14 +247,6 @@ def test_a_test_table_of_zeros_is_scored(model_folder: Path, tmp_path: Path) -> 
     assert not (out / "unlabelled_test.csv").exists()
 
 
-def test_a_column_with_the_name_of_the_joined_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its texts would stand for the pair's where duplicates are looked for."""
-    rows = "".join(f"a text {n},another {n},x,{n % 2}\n" for n in range(20))
-    (tmp_path / "my.csv").write_text(f"sentence1,sentence2,sentence1 + sentence2,label\n{rows}")
-    assert main(["train", "--data", str(tmp_path / "my.csv"), "--output-dir", str(tmp_path / "out")]) == 2
-    assert "column 'sentence1 + sentence2' has the name of the joined text columns" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "line"),
     [
@@ -300,7 +292,7 @@ def test_mostly_empty_lists_are_asked_about(
     start = ["train", "--data", str(tmp_path / "my.csv"), "--model", str(model_folder), "--epochs", "1", "--cpu"]
     start += ["--output-dir", str(tmp_path / "out")]
     assert main(start) == 2
-    assert "36 of 60 rows have an empty cell in column 'labels'" in capsys.readouterr().err
+    assert "column 'labels' is empty in 36 of 60 rows" in capsys.readouterr().err
     assert main([*start, *words.split()]) == 0
     split = re.search(r"split: train (\d+), validation (\d+), test (\d+)", capsys.readouterr().out)
     assert split is not None

@@ -1,0 +1,108 @@
+"""The training losses of the tasks. A loss is a sum: the rows of a step are spread over ranks and micro-batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from classify.evaluation.metrics import Array
+from classify.modeling.packing import send
+from classify.tasks.base import Loss, Weights
+
+# Exponent of the focal loss, the best in its paper (table 1b).
+FOCAL_GAMMA = 2.0
+# Rows by which the loss of guessing is computed.
+_CHANCE_ROWS = 10_000
+
+
+def loss_by_chance(loss: Loss, targets: Array, outputs: int) -> float:
+    """The mean loss of outputs that are 0 for all texts, on at most 10,000 of the targets."""
+    some = targets[:: -(-len(targets) // _CHANCE_ROWS)]
+    return float(loss.loss_sum(torch.zeros(len(some), outputs), torch.from_numpy(some))) / loss.weight_sum(some)
+
+
+def _send(weights: Weights, device: torch.device) -> torch.Tensor | None:
+    return None if weights is None else send(torch.from_numpy(weights), device)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """Cross-entropy with optional label smoothing (Szegedy et al., 2016, section 7) and class weights.
+
+    With a `gamma` above 0 each row's loss is multiplied by (1 - p) ** gamma, p the probability of its label: Lin et
+    al., 2017, "Focal Loss for Dense Object Detection", equation 4.
+
+    The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
+    Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
+    """
+
+    padding = -100  # torch's cross-entropy ignores it
+
+    label_smoothing: float = 0.0
+    class_weights: Weights = None
+    gamma: float = 0.0
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of the losses; logits (n, classes), class indices (n,)."""
+        logits, smoothing = logits.float(), self.label_smoothing
+        weights = _send(self.class_weights, logits.device)
+        if not self.gamma:
+            return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum")
+        losses = functional.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
+        right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
+        return (losses * (1 - right) ** self.gamma).sum()
+
+    def weight_sum(self, targets: Array) -> float:
+        return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(Loss):
+    """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
+
+    With a `gamma` above 0 it is the focal loss of each label. Every row weighs 1, so a step's loss is the mean over its
+    rows however they are sharded.
+    """
+
+    padding = 255
+
+    label_smoothing: float = 0.0
+    positive_weights: Weights = None
+    gamma: float = 0.0
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The sum over rows; logits and targets (n, labels)."""
+        counted, present = targets[:, :1] != self.padding, self.aims(targets)
+        losses = functional.binary_cross_entropy_with_logits(
+            logits.float(),
+            present * (1 - self.label_smoothing) + self.label_smoothing / 2,
+            reduction="none",
+            pos_weight=_send(self.positive_weights, logits.device),
+        )
+        if self.gamma:
+            losses = losses * (logits.float().sigmoid() - present).abs() ** self.gamma
+        return (losses * counted).sum() / logits.shape[1]
+
+    def aims(self, targets: torch.Tensor) -> torch.Tensor:
+        return targets.clamp(max=1).float()
+
+
+@dataclass(frozen=True)
+class SquaredError(Loss):
+    """Squared error of targets minus `center` over `scale`, which a model computes while it is trained."""
+
+    padding = math.nan
+
+    center: float
+    scale: float
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
+        errors = (logits[:, 0].float() - self.aims(targets)) ** 2
+        return errors.where(~targets.isnan(), 0.0).sum()
+
+    def aims(self, targets: torch.Tensor) -> torch.Tensor:
+        return (targets - self.center) / self.scale
