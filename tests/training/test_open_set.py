@@ -173,7 +173,7 @@ def test_what_does_not_apply_is_refused(trained: Path, model_folder: Path, table
                                              enumerate(tiny.table_rows(60, seed=3))])  # fmt: skip
     with pytest.raises(InputError, match="--out-of-scope-label works with one label per row"):
         check(make_config(model_folder, scores, tmp_path / "out", task="regression", out_of_scope_label="oos"))
-    with pytest.raises(InputError, match="--out-of-scope-label need"):
+    with pytest.raises(InputError, match="--folds 3 and --out-of-scope-label oos contradict"):
         check(make_config(model_folder, table, tmp_path / "out", folds=3, out_of_scope_label="oos"))
     plain = train(make_config(model_folder, table, tmp_path / "plain"))
     with pytest.raises(InputError, match="trained without --out-of-scope-label"):
