@@ -83,11 +83,11 @@ class Scope:
             **({"threshold_set_on": "scored rows"} if fitted else {}),
         }
         if len(outside):
-            # The share of pairs in which the row inside is the more probable one; a tie is half a pair.
-            ranked = np.sort(outside)
-            lower = np.searchsorted(ranked, inside, "left") + np.searchsorted(ranked, inside, "right")
+            from sklearn.metrics import roc_auc_score
+
+            is_inside = np.repeat([True, False], [len(inside), len(outside)])
             entry["recall"] = float((~self.holds(outside)).mean())
-            entry["auroc"] = float(lower.mean() / (2 * len(outside)))
+            entry["auroc"] = float(roc_auc_score(is_inside, np.concatenate([inside, outside])))
         return entry
 
     def as_settings(self) -> dict[str, Any]:

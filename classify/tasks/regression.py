@@ -193,11 +193,13 @@ class NumberScores(Scores):
     unit: float = 1.0
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+        from scipy.stats import rankdata
+
         predicted, targets = predicted.astype(np.float64), targets.astype(np.float64)
         errors = predicted - targets
         return {
             "pearson": _correlation(predicted, targets),
-            "spearman": _correlation(_rank(predicted), _rank(targets)),
+            "spearman": _correlation(rankdata(predicted), rankdata(targets)),
             "mse": float(np.mean(errors**2)),
             "mae": float(np.mean(np.abs(errors))),
         }
@@ -273,12 +275,6 @@ def _correlation(first: Array, second: Array) -> float:
     first, second = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / norm if norm > 0 else 0.0
-
-
-def _rank(values: Array) -> Array:
-    """The rank of each value, from 1; equal values share the mean of theirs."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
 
 
 def correlation_interval(correlation: float, rows: int, sampling: Sampling = INDEPENDENT) -> tuple[float, float] | None:

@@ -220,15 +220,15 @@ class ClassScores(Scores):
         Two classes also have the F1 of the second one, as scikit-learn's f1_score and GLUE's MRPC and QQP; more than 20
         have the share of rows whose class is among the five most probable ones.
         """
+        from sklearn.metrics import matthews_corrcoef
+
         predicted, total = logits.argmax(axis=1), len(targets)
         right, guessed, rows = self._count(predicted, targets)
         per_class, occurs = label_scores(self.labels, right, guessed, rows), guessed + rows > 0
-        # Matthews' correlation: covariance over the root of the product of the variances, each times total ** 2.
-        spread = (total**2 - guessed @ guessed) * (total**2 - rows @ rows)
         details = {
             "weighted_f1": float(np.average(divide(2 * right, guessed + rows)[occurs], weights=rows[occurs])),
             "balanced_accuracy": float(divide(right, rows)[rows > 0].mean()),
-            "mcc": float((right.sum() * total - rows @ guessed) / np.sqrt(spread)) if spread else 0.0,
+            "mcc": float(matthews_corrcoef(targets, predicted)) if occurs.sum() > 1 else 0.0,
             "loss": cross_entropy(logits, targets),
         }
         if len(self.labels) == 2:
