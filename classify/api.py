@@ -28,7 +28,7 @@ from classify.launch.launch import Launch
 from classify.versions import check_platform
 
 if TYPE_CHECKING:
-    from classify.prediction.occlusion import WordAttribution
+    from classify.prediction.explanations import WordAttribution
     from classify.prediction.predictor import Predictor
     from classify.tables.table import Table
     from classify.training.parts import LossFunction, Metric, Parts, TrainerCallback
@@ -112,14 +112,16 @@ class Run:
             raise InputError(f"evaluate: output_dir {output_dir} is not empty; give another folder.")
         read = os.fspath(table) if isinstance(table, str | os.PathLike) else in_memory(as_arrow(table, None), "table")
         with tempfile.TemporaryDirectory(prefix="classify-") as made:
-            labelled = prediction.evaluate.read_labelled(str(self.folder), read)
+            settings = modeling.result_folder.read_settings(str(self.folder))
+            found, texts = prediction.inputs.read_texts(read, settings)
+            labelled = prediction.evaluate.read_labelled(str(self.folder), found, texts)
             folder = Path(made) / "evaluation" if output_dir is None else Path(output_dir)
             if (trained := labelled.trained).any():
                 seen = f"{trained.sum()} of {len(trained)} texts; the scores of the others are under 'unseen'"
                 warnings.warn(f"the model was trained on {seen if not trained.all() else 'all texts'}", stacklevel=2)
             scores, unseen = prediction.evaluate.evaluate(self._predictor, labelled, folder)
             if output_dir is not None:
-                report.after_run.write_pages(folder)
+                report.page.write_pages(folder)
         return {**scores.as_json(), **({} if unseen is None else {"unseen": unseen.as_json()})}
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
@@ -235,7 +237,7 @@ def _run(
     with processes.torch_settings.preserve_settings():
         folder = training.run.train(config, launch=launch, timeline=timeline, parts=parts, in_memory=in_memory)
         if pages:
-            report.after_run.write_pages_of_run(folder, config.training, timeline, launch)
+            report.page.write_pages_of_run(folder, config.training, timeline, launch)
     return folder
 
 
@@ -286,7 +288,7 @@ def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
     """
     if len(folders) < 2:
         raise InputError(f"compare: expected two folders or more. Got {len(folders)} instead.")
-    return report.comparison.compare([Path(folder) for folder in folders]).as_json()
+    return asdict(report.comparison.compare([Path(folder) for folder in folders]))
 
 
 def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:

@@ -27,7 +27,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def load_command(name: str) -> ModuleType:
-    """The module of a command."""
     return importlib.import_module(f"classify.commands.{name}")
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from classify.config.fields import option
 from classify.config.parser import CommandParser
 from classify.errors import InputError, escape_controls
 from classify.files import atomic_path, read_json, split_paths
-
-if TYPE_CHECKING:
-    from classify.tables.roles import TextColumns
 
 
 @dataclass(frozen=True)
@@ -41,28 +38,27 @@ make_parser = functools.partial(
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).read(arguments, ["apply", "out"])
-    suspects = Path(options.apply)
-    renames_alone = suspects.is_dir() and options.label_names is not None
-    if not suspects.is_file() and not renames_alone:
-        got = "a folder" if suspects.is_dir() else "no such file"
+    apply = Path(options.apply)
+    renames_alone = apply.is_dir() and options.label_names is not None
+    if not apply.is_file() and not renames_alone:
+        got = "a folder" if apply.is_dir() else "no such file"
         raise InputError(
             f"--apply {options.apply}: expected suspects.csv in the folder of a run, which --folds writes where labels "
             f"are probably wrong. Got {got} instead."
         )
-    folder = suspects.absolute() if renames_alone else suspects.absolute().parent
-    path, sha256, label_column, texts, stored = _describe_run(folder)
-    data = options.data or path
-    table = tables.read.read_table(data, options=tables.source.ReadOptions.from_settings(stored))
+    folder = apply.absolute() if renames_alone else apply.absolute().parent
+    run, settings, path = _describe_run(folder)
+    data, texts = options.data or path, modeling.result_folder.trained_texts(settings)
+    (label_column,) = settings["label_columns"]
+    table = tables.read.read_table(data, options=tables.source.ReadOptions.from_settings(run["config"]["data"]))
     inputs = [*tables.source.list_files(data), options.apply]
     prediction.inputs.check_out(options.out, inputs, len(table), len(table.columns), overwrite=options.overwrite)
-    if options.data is None and table.sha256 != sha256:
+    if options.data is None and table.sha256 != run["data"]["sha256"]:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
-    if label_column not in table.columns:
-        raise InputError(f"{data}: no column {label_column!r}, which holds the labels; give the table of the run.")
-    tables.roles.require_columns(table, dict.fromkeys(texts.named, "--data"))
+    tables.roles.require_columns(table, dict.fromkeys((label_column, *texts.named), "--data"))
     labels = before = table.column(label_column)
     if not renames_alone:
-        labels = evaluation.suspects_file.apply_suspects(suspects, texts.derive(table), (texts.whole, label_column))
+        labels = evaluation.suspects_file.apply_suspects(apply, texts.derive(table), (texts.whole, label_column))
     if options.label_names is not None:
         names = tables.labels.name_classes(Counter(labels), normalize=False, requested=options.label_names).names
         labels = [names[label] for label in labels]
@@ -84,17 +80,14 @@ def run(arguments: Sequence[str], program: str) -> int:
     return 0
 
 
-def _describe_run(folder: Path) -> tuple[str, str, str, TextColumns, dict[str, Any]]:
-    """Path and hash of a run's table, its label and text columns, and how the table was read."""
+def _describe_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """run.json and classify.json of a run with one label column, and the path of its table from here."""
     try:
         run, settings = read_json(folder / "run.json"), read_json(folder / "classify.json")
-        (label_column,) = settings["label_columns"]
-        path, place = run["data"]["path"], Path(run["cwd"])
-        whole = (place / path).exists()  # a name may hold a comma
-        files = [path] if whole else split_paths(path)
-        there = path if all(Path(file).exists() for file in files) else ",".join(str(place / file) for file in files)
-        texts = modeling.result_folder.trained_texts(settings)
-        return there, run["data"]["sha256"], label_column, texts, run["config"]["data"]
+        (_,), path, place = settings["label_columns"], run["data"]["path"], Path(run["cwd"])
+        files = [path] if (place / path).exists() else split_paths(path)  # a name may hold a comma
+        is_here = all(Path(file).exists() for file in files)
+        return run, settings, path if is_here else ",".join(str(place / file) for file in files)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error}); a reviewed "

@@ -16,7 +16,7 @@ from classify.config.fields import option
 from classify.config.parser import CommandParser
 from classify.console import allow_progress
 from classify.errors import InputError, escape_controls, list_some
-from classify.files import read_json, why_not_writable
+from classify.files import read_json
 from classify.launch.launch import Launch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options(flags.ThresholdOptions, flags.TableOptions, flags.ModelOptions):
+class Options(flags.ThresholdOptions, flags.TableOptions):
     label_column: str | None = option(None, "label column (default: as in training)", metavar="COLUMN", several=True)
     output_dir: str | None = option(
         None, "output folder (default: evaluations/RUN-TABLE, or RUN-TABLE-2, ... if it exists)", metavar="DIR"
@@ -40,12 +40,9 @@ make_parser = functools.partial(
 def run(arguments: Sequence[str], program: str) -> int:
     options, launch = make_parser(program).read(arguments, ["model", "data"]), Launch.read()
     allow_progress(launch.is_main)
-    with options.announce_errors(launch):
-        options.check_standard_input(launch)
-        labelled = prediction.evaluate.read_labelled(
-            options.model, options.data, options.label_column, options.text_column, options.text_pair_column,
-            options.reading,
-        )  # fmt: skip
+    with options.check_inputs(launch):
+        table, texts = options.read_texts()
+        labelled = prediction.evaluate.read_labelled(options.model, table, texts, options.label_column)
         labelled = replace(labelled, task=labelled.task.with_thresholds(options.thresholds))
         folder = _choose_folder(options)
         if launch.checks_output_dir:
@@ -69,28 +66,26 @@ def run(arguments: Sequence[str], program: str) -> int:
         lines.append(scope.summarize(entry))
     notes = _notes(labelled)
     print(escape_controls("\n".join([*lines, *(f"note: {note}" for note in notes), f"result: {folder}"])))
-    report.after_run.write_pages(folder)
+    report.page.write_pages(folder)
     return 0
 
 
 def _notes(labelled: LabelledTable) -> list[str]:
     """List what may be wrong with the table or make the scores misleading, and the columns that are renamed."""
     table, task = labelled.table, labelled.task
-    trained = len(labelled.trained) if labelled.trained.all() else 0
     counts = task.targets.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
-    left_out = len(table) - len(labelled.rows) - len(labelled.outside)
-    # Of several labels: rows that may not have been labelled.
-    none = int((~labelled.targets.any(axis=1)).sum()) if labelled.targets.ndim > 1 else 0
-    notes = (
-        tasks.columns.note_renamed(table, tasks.columns.PredictionColumns(task).names),
-        f"no row has the label {list_some(missing)}" if missing else None,
-        f"the model was trained on all {trained} of these texts, so the scores are too high" if trained else None,
-        f"rows without a label, which are left out: {left_out} of {len(table)}" if left_out else None,
-        f"{none} of {len(labelled.rows)} rows have none of the labels" if 2 * none > len(labelled.rows) else None,
-    )
-    found = [*table.findings, *tables.roles.note_empty_texts(table, labelled.texts)]
-    return [*(finding.sentence for finding in found), *(note for note in notes if note is not None)]
+    notes = [finding.sentence for finding in (*table.findings, *tables.roles.note_empty_texts(table, labelled.texts))]
+    if (renamed := tasks.columns.note_renamed(table, tasks.columns.PredictionColumns(task).names)) is not None:
+        notes.append(renamed)
+    if missing:
+        notes.append(f"no row has the label {list_some(missing)}")
+    if labelled.trained.all():
+        seen = len(labelled.trained)
+        notes.append(f"the model was trained on all {seen} of these texts, so the scores are too high")
+    if left_out := len(table) - len(labelled.rows) - len(labelled.outside):
+        notes.append(f"rows without a label, which are left out: {left_out} of {len(table)}")
+    return notes
 
 
 def _choose_folder(options: Options) -> Path:
@@ -104,22 +99,14 @@ def _choose_folder(options: Options) -> Path:
 
 def _check_folder(folder: Path, *, overwrite: bool) -> None:
     """Raise InputError unless an evaluation can be written to the folder; only another evaluation is overwritten."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
-    above = training.output_dir.nearest_existing(folder)
-    if (reason := why_not_writable(above)) is not None:
-        raise InputError(f"--output-dir {folder}: {above} is not writable ({reason}); give another folder.")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not overwrite:
-        raise InputError(
-            f"--output-dir {folder}: the folder exists and is not empty; give another, or --overwrite-output-dir."
-        )
-    try:
-        is_evaluation = "model" in read_json(folder / "metrics.json")
-    except (OSError, ValueError):
-        is_evaluation = False
-    if not is_evaluation or (folder / "classify.json").exists():
-        raise InputError(
-            f"--overwrite-output-dir: {folder} is not the folder of an earlier evaluation; give another --output-dir."
-        )
+    if folder.is_dir() and any(folder.iterdir()):
+        if not overwrite:
+            raise InputError(
+                f"--output-dir {folder}: the folder exists and is not empty; give another, or --overwrite-output-dir."
+            )
+        if not (folder / "metrics.json").exists() or (folder / "classify.json").exists():
+            raise InputError(
+                f"--overwrite-output-dir: {folder} is not the folder of an earlier evaluation; give another "
+                "--output-dir."
+            )
+    training.output_dir.check_writable(folder)

@@ -67,7 +67,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         lines = [f"{probability:.3f}  {name}" for probability, name in ranked]
         what = f"logit of {options.label or task.labels[int(probabilities.argmax())]!r}"
     lines.append(f"\nwords that raise (+) or lower (-) the {what}:")
-    for word in prediction.occlusion.strongest(words, _TOP):
+    for word in prediction.explanations.strongest(words, _TOP):
         lines.append(f"{word.score:+7.3f}  {word.word}")
     print(escape_controls("\n".join(lines)))
     return 0

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from classify import distributed, prediction, tables
+from classify import distributed, modeling, prediction, tables
 from classify.config.fields import between, option, parse
 from classify.config.schema import DeviceConfig, ReadConfig
 from classify.errors import InputError
@@ -18,6 +18,8 @@ from classify.tables.source import ReadOptions
 
 if TYPE_CHECKING:
     from classify.prediction.predictor import Predictor
+    from classify.tables.roles import TextColumns
+    from classify.tables.table import Table
 
 SHARE = between(0, 1, include_high=True)
 
@@ -49,14 +51,10 @@ class ModelOptions:
             self.model, use_cpu=self.use_cpu, precision=self.precision, launch=launch
         )
 
-    def announce_errors(self, launch: Launch) -> AbstractContextManager[None]:
-        """Tell the ranks of other machines of an error in this block."""
-        return announce_errors(launch, DeviceConfig(use_cpu=self.use_cpu))
-
 
 @dataclass(frozen=True)
-class TableOptions(ReadConfig):
-    """A table and its text columns."""
+class TableOptions(ReadConfig, ModelOptions):
+    """A table and its text columns, which a trained model reads."""
 
     data: str = option(
         "", "the table, in any format that training reads; several become one; - is standard input",
@@ -72,10 +70,20 @@ class TableOptions(ReadConfig):
         """How to read the table. Raises InputError where flags contradict each other."""
         return ReadOptions.from_settings(vars(self))
 
-    def check_standard_input(self, launch: Launch) -> None:
-        """Raise InputError where several processes would read standard input."""
+    def check_inputs(self, launch: Launch) -> AbstractContextManager[None]:
+        """Tell the ranks of other machines of an error in this block, which reads the table.
+
+        Raises InputError where several processes would read standard input.
+        """
         if any(map(tables.source.is_stream, split_paths(self.data))) and launch.is_launched:
             raise InputError(f"--data {self.data}: only one of several processes can read a stream; give a file.")
+        return announce_errors(launch, DeviceConfig(use_cpu=self.use_cpu))
+
+    def read_texts(self) -> tuple[Table, TextColumns]:
+        settings = modeling.result_folder.read_settings(self.model)
+        return prediction.inputs.read_texts(
+            self.data, settings, self.text_column, self.text_pair_column, self.reading
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from classify.files import split_paths
 from classify.launch.launch import Launch
 from classify.launch.nproc import check_count, run_processes
 from classify.launch.plan import count_devices
-from classify.tables.source import STANDARD_INPUT, is_stream
+from classify.tables.source import STANDARD_INPUT, is_stream, list_files
 
 if TYPE_CHECKING:
     from classify.tasks.columns import PredictionColumns
@@ -33,7 +32,7 @@ _OF_TEXT = ("model", "precision", "use_cpu", "text", "top_k", "quiet", "nproc")
 
 
 @dataclass(frozen=True)
-class Options(flags.ThresholdOptions, flags.TableOptions, flags.ModelOptions):
+class Options(flags.ThresholdOptions, flags.TableOptions):
     text: str | None = option(None, "predict one text, and print its probabilities", metavar="TEXT")
     out: str = option(
         _OUT, f"output file: .csv, .jsonl, .parquet or .xlsx; - is standard output (default: {_OUT})", metavar="FILE"
@@ -78,29 +77,21 @@ def run(arguments: Sequence[str], program: str) -> int:
         if sys.stdin is None or is_terminal(sys.stdin):
             raise InputError(f"--data or --text must be given. See {program} --help.")
         options = replace(options, data=STANDARD_INPUT)
-    if options.data and options.text is not None:
-        raise InputError("--data and --text both name what to predict; give one of them.")
     if options.text is not None:
         _check_text(options)
     if options.nproc is not None and not launch.is_worker:
-        return run_processes(["predict", *arguments], _count_processes(options, options.nproc, launch))
-    if options.text is not None:
-        return _predict_text(options, options.text, launch)
-    options.check_standard_input(launch)
-    comes_in_lines = options.data == options.out == STANDARD_INPUT
-    return _predict_lines(options) if comes_in_lines else _predict_table(options, launch)
-
-
-def _count_processes(options: Options, nproc: int | Literal["gpu"], launch: Launch) -> int:
-    """The number of processes to start. Raises InputError where the rows cannot be shared."""
-    if options.text is not None or any(map(is_stream, split_paths(options.data))):
-        raise InputError("--nproc works only with a file; give it with --data.")
-    check_count(nproc, launch)
-    return count_devices() if isinstance(nproc, str) else nproc
+        if options.text is not None or any(map(is_stream, split_paths(options.data))):
+            raise InputError("--nproc works only with a file; give it with --data.")
+        check_count(options.nproc, launch)
+        count = options.nproc if isinstance(options.nproc, int) else count_devices()
+        return run_processes(["predict", *arguments], count)
+    return _predict_table(options, launch) if options.text is None else _predict_text(options, options.text, launch)
 
 
 def _check_text(options: Options) -> None:
-    """Raise InputError for flags of tables beside --text."""
+    """Raise InputError for a table, or flags of tables, beside --text."""
+    if options.data:
+        raise InputError("--data and --text both name what to predict; give one of them.")
     own = [spec for spec in fields(options) if spec.name not in _OF_TEXT]
     unused = [shown_name(spec) for spec in own if getattr(options, spec.name) not in (spec.default, "-")]
     if unused:
@@ -132,30 +123,16 @@ def _predict_text(options: Options, text: str, launch: Launch) -> int:
     return 0
 
 
-def _predict_lines(options: Options) -> int:
-    """Predict the lines of standard input as they come."""
-    columns, found = _choose_columns(options)
-    settings = modeling.result_folder.read_settings(options.model)
-    parts = prediction.lines.read_lines(settings, options.text_column, options.text_pair_column, options.reading)
-    first = list(itertools.islice(parts, 1))
-    with options.load() as predictor:
-        rows, notes = prediction.stream.predict_lines(predictor, columns, itertools.chain(first, parts))
-    if not options.quiet:
-        lines = [f"-: {columns.summary(rows)}", *(f"note: {text}" for text in [*found, *notes])]
-        print(escape_controls("\n".join(lines)), file=sys.stderr)
-    return 0
-
-
 def _predict_table(options: Options, launch: Launch) -> int:
-    with options.announce_errors(launch):
+    with options.check_inputs(launch):
         columns, found = _choose_columns(options)
-        table, texts = prediction.inputs.check_prediction(
-            options.model, options.data, options.out, options.text_column, options.text_pair_column, options.reading,
-            overwrite=options.overwrite, launch=launch,
-        )  # fmt: skip
+        table, texts = options.read_texts()
+        if options.out != prediction.predictor.STANDARD_OUTPUT and launch.checks_output_dir:
+            files, size = list_files(options.data), (len(table), len(table.columns))
+            prediction.inputs.check_out(options.out, files, *size, overwrite=options.overwrite)
     with options.load(launch) as predictor:
         begin = time.perf_counter()
-        notes = prediction.stream.predict_table(predictor, table, texts, options.out, columns)
+        notes = prediction.predictor.predict_table(predictor, table, texts, options.out, columns)
     seconds = time.perf_counter() - begin
     if predictor.world.is_main and not options.quiet:
         lines = [
@@ -164,7 +141,7 @@ def _predict_table(options: Options, launch: Launch) -> int:
             *(f"note: {text}" for text in [*found, *notes]),
         ]
         # The rows themselves may go to standard output.
-        file = sys.stderr if options.out == prediction.stream.STANDARD_OUTPUT else sys.stdout
+        file = sys.stderr if options.out == prediction.predictor.STANDARD_OUTPUT else sys.stdout
         print(escape_controls("\n".join(lines)), file=file)
     return 0
 
@@ -177,14 +154,14 @@ def _choose_columns(options: Options) -> tuple[PredictionColumns, list[str]]:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
     confidence, limit, found = options.min_confidence, None, list[str]()
     if options.min_precision is not None:
-        threshold = prediction.thresholds.find_confidence(options.model, task, options.min_precision)
+        threshold = prediction.inputs.find_confidence(options.model, task, options.min_precision)
         confidence = threshold.confidence
         found.append(
             f"accepted: confidence at least {confidence:.3f}; {threshold.accepted} of the run's {threshold.rows} "
             f"held-out rows reach it, and {threshold.right} of these are predicted correctly"
         )
     if options.coverage is not None:
-        limit, rows = prediction.thresholds.find_set_limit(options.model, task, options.coverage)
+        limit, rows = prediction.inputs.find_set_limit(options.model, task, options.coverage)
         names = ", ".join(task.answers.set_columns)
         found.append(f"{names}: right for {options.coverage:g} of rows like the {rows} held-out ones of the run")
     digits = tasks.base.FOR_EXCEL if options.excel_safe and not options.exact else tasks.base.EXACT

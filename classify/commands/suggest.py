@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from classify import data, prediction, tables, tasks
 from classify.commands import flags
@@ -19,14 +18,11 @@ from classify.errors import InputError, escape_controls
 from classify.files import read_json
 from classify.launch.launch import Launch
 
-if TYPE_CHECKING:
-    from classify.prediction.predictor import Predictor
-
 _OUT = "label-me.csv"
 
 
 @dataclass(frozen=True)
-class Options(flags.TableOptions, flags.ModelOptions):
+class Options(flags.TableOptions):
     count: int = option(50, "how many rows", check=above(0))
     out: str = option(_OUT, f".csv, .jsonl, .parquet or .xlsx (default: {_OUT})", metavar="FILE")
     overwrite: bool = flags.overwrite()
@@ -46,17 +42,16 @@ def run(arguments: Sequence[str], program: str) -> int:
     allow_progress(launch.is_main)
     if options.out == "-":
         raise InputError("--out -: the rows go to a file; give its name.")
-    options.check_standard_input(launch)
-    with options.announce_errors(launch):
-        table, texts = prediction.inputs.check_prediction(
-            options.model, options.data, options.out, options.text_column, options.text_pair_column, options.reading,
-            overwrite=options.overwrite, launch=launch,
-        )  # fmt: skip
+    with options.check_inputs(launch):
+        table, texts = options.read_texts()
+        if launch.checks_output_dir:
+            files, size = tables.source.list_files(options.data), (len(table), len(table.columns))
+            prediction.inputs.check_out(options.out, files, *size, overwrite=options.overwrite)
     with options.load(launch) as predictor:
         table = tables.roles.rename_alike(table, predictor.label_columns)
         suggestions = prediction.suggest.suggest(predictor, table, texts, options.count)
         added = tasks.columns.PredictionColumns(predictor.task, top_k=0).names
-        notes = prediction.stream.describe_doubts(predictor, table, texts, added)
+        notes = prediction.predictor.describe_doubts(predictor, table, texts, added)
         with predictor.world.sync_errors():
             if predictor.world.is_main:
                 prediction.suggest.write_suggestions(Path(options.out), predictor, table, suggestions)
@@ -64,22 +59,19 @@ def run(arguments: Sequence[str], program: str) -> int:
             return 0
     left_out = "".join(f"; {number:,} {reason}" for reason, number in suggestions.left_out.items())
     # Of several labels, an empty cell means none of them.
-    unfilled = "delete the rows that you do not label, " if predictor.task.answers.thresholds is not None else ""
+    has_sets, former = predictor.task.answers.thresholds is not None, "former.csv"
+    with contextlib.suppress(OSError, ValueError, KeyError):  # an exported folder does not name the table
+        former = read_json(Path(options.model) / "run.json")["data"]["path"]
+    words = ["--data", former, "--data", options.out, *([] if has_sets else ["--drop-unlabelled"])]
+    if (Path(options.model) / data.split_record.FILE).exists():
+        words += ["--split-like", options.model]
     lines = [
         f"{options.out}: {len(suggestions.rows):,} of {suggestions.candidates:,} rows to label, the least certain "
         f"first{left_out}",
         *(f"note: {text}" for text in notes),
-        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, {unfilled}then train as before, with "
-        f"{_table_flags(predictor, options.out)}",
+        f"next:   fill in {', '.join(map(repr, predictor.label_columns))}, "
+        f"{'delete the rows that you do not label, ' if has_sets else ''}then train as before, with "
+        f"{shlex.join(words)}",
     ]
     print(escape_controls("\n".join(lines)))
     return 0
-
-
-def _table_flags(predictor: Predictor, out: str) -> str:
-    """The flags of the run's table and the new one; an exported folder does not name the first."""
-    words, model = ["--data", "former.csv", "--data", out], predictor.folder
-    words += [] if predictor.task.answers.thresholds is not None else ["--drop-unlabelled"]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        words[1] = read_json(Path(model) / "run.json")["data"]["path"]
-    return shlex.join([*words, *(["--split-like", model] if (Path(model) / data.split_record.FILE).exists() else [])])

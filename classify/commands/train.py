@@ -31,5 +31,5 @@ def run(arguments: Sequence[str], program: str) -> int:
     timeline.end("imports")
     folder = train(config, inputs, launch=launch, timeline=timeline)
     # The report's libraries are not imported before training ends.
-    report.after_run.write_pages_of_run(folder, config.training, timeline, launch)
+    report.page.write_pages_of_run(folder, config.training, timeline, launch)
     return 0

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from classify.config.schema import TrainingConfig
 from classify.errors import InputError
 from classify.evaluation.scored_rows import FILE, ScoredRows
 from classify.prediction.predictor import Predictor
@@ -63,8 +62,7 @@ class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
     `largest_difference` is that of a probability, or of a score in standard deviations of the scores.
-    `change` is that of the mean row score (see `Scores.row_scores`) and of the mean loss, each with the 95 % interval
-    of the rows' differences.
+    `change` is that of the mean row score (see `Scores.row_scores`), with the 95 % interval of the rows' differences.
     """
 
     texts: int
@@ -83,13 +81,12 @@ class Check:
         before, after = task.answers.decide(old), task.answers.decide(new)
         changed = np.asarray(before != after)
         right = [judge.row_scores(values[:rows], targets) for values in (before, after)]
-        losses = [_row_losses(task, values[:rows], targets) for values in both]
         scores = [judge.score(values[:rows], targets, _SEED).values for values in both]
         return cls(
             texts=len(old),
             largest_difference=float(np.abs(old - new).max()) / scale,
             changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
-            change={name: _describe_change(*values) for name, values in ((judge.row_metric, right), ("loss", losses))},
+            change={judge.row_metric: _describe_change(*right)},
             scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (judge.primary, "loss")},
         )
 
@@ -102,15 +99,6 @@ class Check:
             f"{self.texts} texts: outputs differ by at most {self.largest_difference:.1e}, "
             f"{self.changed} predictions change; {kept}"
         )
-
-
-def _row_losses(task: Task, logits: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The loss of each row (rows,), without smoothing or weights."""
-    import torch
-
-    loss = task.head.loss(TrainingConfig(), targets)
-    pairs = zip(torch.from_numpy(logits).split(1), torch.from_numpy(targets).split(1), strict=True)
-    return np.array([float(loss.loss_sum(*pair)) for pair in pairs])
 
 
 def _describe_change(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> list[float]:

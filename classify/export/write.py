@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data import split_record
-from classify.errors import ClassifyError, DiskError, InputError, disk_refusal, list_some
+from classify.errors import ClassifyError, InputError, list_some
 from classify.evaluation import scope, scored_rows
 from classify.export.base import Check, Sample, Target, draw_sample
 from classify.export.onnx_fp32 import ONNX
@@ -58,10 +56,8 @@ def export_model(model: str, target: Target, out: Path) -> Check:
     with load_classifier(model, use_cpu=True, precision="fp32") as predictor:
         sample = draw_sample(predictor)
         make_folders(out.parent)
-        with (
-            _naming(out),
-            atomic_path(out, before_replacing=functools.partial(shutil.rmtree, out, ignore_errors=True)) as made,
-        ):
+        remove = functools.partial(shutil.rmtree, out, ignore_errors=True)
+        with atomic_path(out, before_replacing=remove) as made:
             made.mkdir()
             for name in _COPIED:
                 if (run / name).exists():
@@ -102,15 +98,3 @@ def _write_scored_rows(run: Path, made: Path, sample: Sample, logits: npt.NDArra
         shutil.copyfile(run / scored_rows.FILE, made / scored_rows.FILE)
     else:
         replace(sample.scored, logits=logits[: len(sample.scored.targets)], predicted=None).write(made)
-
-
-@contextlib.contextmanager
-def _naming(out: Path) -> Iterator[None]:
-    """Raise DiskError, which names the folder, where the disk refuses a file in this block."""
-    try:
-        yield
-    except Exception as error:
-        reason = disk_refusal(error)
-        if reason is None:
-            raise
-        raise DiskError(f"--out {out}: nothing was written ({reason}). Fix that, or choose another --out.") from error

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from classify.modeling import (
         attention as attention,
         classifier as classifier,
-        cls_hooks as cls_hooks,
         coverage as coverage,
         cpu_attention as cpu_attention,
         cpu_layers as cpu_layers,
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
         gpu_attention as gpu_attention,
         layers as layers,
         load as load,
-        lora as lora,
         mean_pooling as mean_pooling,
         packing as packing,
         precision as precision,

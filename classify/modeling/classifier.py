@@ -15,15 +15,20 @@ from torch import Tensor, nn
 from classify.data.tokenize import Tokens
 from classify.distributed.world import World
 from classify.errors import InputError
-from classify.findings import Finding
 from classify.launch.devices import Accelerator, accelerator_of
-from classify.modeling import lora
-from classify.modeling.attention import BY_DEVICE, BY_TORCH, KERNELS
-from classify.modeling.cls_hooks import collect_features, find_encoder, install_hooks, mark_packed
+from classify.modeling.attention import (
+    BY_DEVICE,
+    BY_TORCH,
+    KERNELS,
+    collect_features,
+    find_encoder,
+    install_hooks,
+    mark_packed,
+)
 from classify.modeling.cpu_layers import replace_layers
 from classify.modeling.find import first_position
 from classify.modeling.gpu_attention import flash_applies
-from classify.modeling.layers import has_batch_norm, output_layer
+from classify.modeling.layers import add_adapters, has_batch_norm, output_layer
 from classify.modeling.packing import PACKABLE, Batch, pack, pad, pad_packed, round_tokens
 from classify.modeling.precision import FP32, Precision
 from classify.modeling.vocabulary import Vocabulary, make_vocabulary
@@ -47,17 +52,16 @@ _PADDED_TOKENS = 1024
 class Classifier(nn.Module):
     """A stock `...ForSequenceClassification` (`model`) that takes packed or padded batches of texts.
 
-    `kernels` are the names in run.json. `findings` are for the user, on loading.
+    `kernels` are the names in run.json.
     """
 
-    def __init__(self, model: Any, pad_token_id: int, findings: Sequence[Finding] = ()):
+    def __init__(self, model: Any, pad_token_id: int):
         super().__init__()
         self.model = model
         self.precision = FP32
         self.packed = False
         self.vocabulary: Vocabulary | None = None
         self.kernels: tuple[str, ...] = ()
-        self.findings = tuple(findings)
         self.hidden_size = int(model.config.hidden_size)
         self.shapes: Accelerator | None = None  # names the sizes of padded batches, where a device has few
         self.rounds_tokens = False  # packed batches of training have few sizes
@@ -79,13 +83,31 @@ class Classifier(nn.Module):
         """The most tokens of a micro-batch, with padding; None for no limit."""
         return tokens_at_once(self.hidden_size, packed=self.packed) if self._limits_tokens else None
 
+    def check_ids(self, tokens: Tokens, tokenizer: Any, name: str) -> None:
+        """Raise InputError where a text holds an id or a token type that the model's embeddings have no row for."""
+        wanted = f"--model {name}: expected a tokenizer with"
+        instead = "instead; put the tokenizer of these weights into the model folder."
+        types, largest_type = getattr(self.model.config, "type_vocab_size", 0), max(tokens.template.types)
+        if 0 < types <= largest_type:  # 0: the model ignores them
+            raise InputError(
+                f"{wanted} token types below {types}, the type_vocab_size in config.json. Got {largest_type} {instead}"
+            )
+        size = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
+        largest = max(*(int(segment.ids.max(initial=0)) for segment in tokens.segments), *tokens.template.tokens, 0)
+        if size is not None and largest >= size:
+            raise InputError(
+                f"{wanted} ids below {size}, the rows of its embedding table. Got the id {largest} for the token "
+                f"{tokenizer.convert_ids_to_tokens(largest)!r} {instead}"
+            )
+
     def batch(self, tokens: Tokens, rows: npt.NDArray[np.int64]) -> Batch:
         """Collate one or more rows into a packed or padded batch."""
         assert len(rows), "a batch holds at least one row"
         collated, padding = tokens.collate(rows), self._pad_token_id
-        if self.vocabulary is not None:
-            collated = dataclasses.replace(collated, ids=self.vocabulary.map_ids(collated.ids))
-            padding = int(self.vocabulary.map_ids(np.array([padding]))[0])
+        if self.vocabulary is not None and self.vocabulary.renumber is not None:
+            renumber = self.vocabulary.renumber
+            collated = dataclasses.replace(collated, ids=renumber[collated.ids].astype(np.int64))
+            padding = int(renumber[padding])
         if not self.packed:
             return pad(collated, padding, len(rows), self.shapes)
         count = len(collated.ids)
@@ -150,11 +172,9 @@ class Classifier(nn.Module):
         return bool(self._adapters)
 
     def add_adapters(self, rank: int, alpha: int) -> None:
-        """Freeze all but the head and add LoRA matrices; see `lora.add_adapters`."""
-        self._adapters.append(lora.add_adapters(self.model, rank, alpha))
+        self._adapters.append(add_adapters(self.model, rank, alpha))
 
     def merge_adapters(self) -> None:
-        """Merge the LoRA matrices into their layers; the architecture is stock again."""
         while self._adapters:
             self._adapters.pop().merge_and_unload()
 

@@ -1,17 +1,12 @@
-"""Check whether a model can read the texts: the share of tokens that it does not know, and the script of the texts."""
+"""Check whether a model can read the texts: the share of tokens that it does not know."""
 
 from __future__ import annotations
 
-import collections
-import itertools
-import unicodedata
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from classify.config.schema import ModelConfig
 from classify.data.splits import Split
 from classify.data.tokenize import Segment, Tokens
 from classify.errors import InputError
@@ -20,12 +15,9 @@ from classify.errors import InputError
 _NOTED = 0.05
 # Share of unknown tokens from which the default model is refused.
 _REFUSED = 0.5
-# Letters whose scripts are counted.
-_LETTERS = 10_000
 # What SentencePiece puts before an unknown word.
 _SPACE = "▁"
 _MULTILINGUAL = "FacebookAI/xlm-roberta-base"
-_CHINESE = "google-bert/bert-base-chinese"
 
 
 def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer: Any) -> float:
@@ -49,24 +41,12 @@ def count_unknown(tokens: Tokens, tokenizer: Any) -> tuple[npt.NDArray[np.int64]
 
 
 def _count(segment: Segment, token: int) -> npt.NDArray[np.int64]:
-    """How often each row has a token."""
     rows = np.searchsorted(segment.offsets, np.flatnonzero(segment.ids == token), side="right") - 1
     return np.bincount(rows, minlength=len(segment))
 
 
-def count_scripts(texts: Iterable[str]) -> collections.Counter[str]:
-    """Count the first letters of the texts by script, the first word of their Unicode names.
-
-    https://www.unicode.org/versions/latest/core-spec/chapter-4/#G2082: "THAI CHARACTER KO KAI" is THAI, "CJK UNIFIED
-    IDEOGRAPH-6211" is CJK.
-    """
-    letters = (character for text in texts for character in text if character.isalpha())
-    names = (unicodedata.name(letter, "") for letter in itertools.islice(letters, _LETTERS))
-    return collections.Counter(name.split()[0] for name in names if name)
-
-
 def check_coverage(
-    train: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: ModelConfig, *, named: bool
+    train: Split, text_column: str, tokens: Tokens, tokenizer: Any, model: str, *, named: bool
 ) -> str | None:
     """A note where the model does not know many of the training tokens; None where it does.
 
@@ -75,17 +55,13 @@ def check_coverage(
     share = compute_unknown_share(tokens, train.rows, tokenizer)
     if share <= _NOTED:
         return None
-    counts = count_scripts(train.texts(text_column))
-    (script, _), *_ = counts.most_common(1) or [("", 0)]
-    most = f" (most letters are {'Chinese' if script == 'CJK' else script.capitalize()})" if script else ""
-    example = f", such as {_CHINESE}" if script == "CJK" and not counts["HIRAGANA"] else ""
-    line = f"{100 * share:.0f} % of the tokens of the training texts are unknown to {model.name}{most}"
-    take = f"a multilingual one, such as {_MULTILINGUAL}, or one for the language of the texts{example}"
+    line = f"{100 * share:.0f} % of the tokens of the training texts are unknown to {model}"
+    take = f"one for the language of the texts, or a multilingual one, such as {_MULTILINGUAL}"
     if share <= _REFUSED or named:
         return f"{line}; if the scores are poor, give another --model: {take}"
     raise InputError(
-        f"{train.table.path}, column {text_column!r}: {line}; expected a model that knows them. Give another "
-        f"--model: {take}. To train with it anyway, give --model {model.name}."
+        f"{train.table.path}, column {text_column!r}: {line}. Give another --model: {take}. To train with it anyway, "
+        f"give --model {model}."
     )
 
 

@@ -65,7 +65,6 @@ class Bucket:
         return self.texts * self.length**2
 
     def queries(self, cls_only: bool) -> int:
-        """The number of queries of a text."""
         return 1 if cls_only else self.length
 
     def bias(self, window: int, cls_only: bool) -> Tensor | None:
@@ -78,7 +77,6 @@ class Bucket:
 
 
 def _product_type(length: int, dtype: torch.dtype) -> torch.dtype:
-    """The dtype for products of queries, keys and values of `dtype`."""
     return torch.promote_types(dtype, torch.float32) if length <= _SHORT else dtype
 
 

@@ -35,8 +35,6 @@ _READ_FILES = ("config.json", "tokenizer_config.json", "*.safetensors")
 # Seconds to wait for the hub before it counts as out of reach.
 _PATIENCE = 5
 
-# Prefix of names in a state dict saved from a DataParallel or DistributedDataParallel wrapper.
-WRAPPER_PREFIX = "module."
 # Architectures for which `mean_pooling` has a layer.
 _MEAN_LAYER = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert"}
 # Architectures with a pooling option in config.json, `classifier_pooling`, and its value for the first token.
@@ -54,9 +52,8 @@ Pooling = Literal["first", "mean"]
 class ModelFolder:
     """A local model: the requested name, its folder, where it was found, its config.json.
 
-    `pooling` is the input of a new classifier: the first token's state, or the mean of all. `wrapped` is true if the
-    weights were saved from a DataParallel wrapper. `quantized` is the installed file of 4-bit weights, in place of a
-    folder.
+    `pooling` is the input of a new classifier: the first token's state, or the mean of all. `quantized` is the
+    installed file of 4-bit weights, in place of a folder.
     """
 
     name: str
@@ -64,7 +61,6 @@ class ModelFolder:
     origin: str
     config: dict[str, Any]
     pooling: Pooling = "first"
-    wrapped: bool = False
     quantized: QuantizedFile | None = None
 
     @property
@@ -152,22 +148,15 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
     path = Path(name)
     if path.is_dir():
         return _check_folder(name, path, "a local folder")
-    if path.exists():
-        raise InputError(f"--model {name}: expected a model folder or a hub name. Got a file instead.")
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        got = "a file" if path.exists() else "no such folder"
+        raise InputError(f"--model {name}: {got}. Expected a model folder, or a hub name such as {DEFAULT_MODEL}.")
     if name == DEFAULT_MODEL:
         weights = find_packaged_file(_ENGLISH, "model/model.safetensors", _ENGLISH_SHA256)
         if weights is not None:
             return _check_folder(name, weights.parent, f"in the installed package {_ENGLISH.replace('_', '-')}")
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(
-            f"--model {name}: no such folder. Expected a model folder, or a hub name such as {DEFAULT_MODEL}."
-        )
-    cached, incomplete = _find_in_cache(name), None
-    if cached is not None:
-        try:
-            return _check_folder(name, cached, "in the Hugging Face cache")
-        except InputError as error:  # e.g. weights without tokenizer
-            incomplete = error
+    if (cached := _find_in_cache(name)) is not None:
+        return _check_folder(name, cached, "in the Hugging Face cache")
     if name == MULTILINGUAL_MODEL:
         weights = find_packaged_file(quantized_e5.PACKAGE, quantized_e5.FILE, quantized_e5.SHA256)
         if weights is not None:
@@ -182,9 +171,7 @@ def _find(name: str, download: bool, named: bool) -> ModelFolder:
             )
     where = "no such folder, and not complete in the Hugging Face cache"
     if hub_is_offline():
-        raise incomplete or InputError(
-            f"--model {name}: {where}; HF_HUB_OFFLINE forbids a download; unset it, or give a folder."
-        )
+        raise InputError(f"--model {name}: {where}; HF_HUB_OFFLINE forbids a download; unset it, or give a folder.")
     if not download:
         raise InputError(f"--model {name}: {where}; it is looked up on the hub once the other errors are fixed.")
     return _check_folder(name, _download(name, where), "downloaded from the hub")
@@ -212,14 +199,18 @@ def find_packaged_file(package: str, name: str, sha256: str) -> Path | None:
 
 
 def _find_in_cache(name: str) -> Path | None:
-    """A model's folder in the Hugging Face cache; None if it has no weights there."""
+    """A model's folder in the Hugging Face cache; None if it has no weights, or no tokenizer, there."""
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True))
     except FileNotFoundError:
         return None
     except ValueError:
         raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
-    return folder if any(folder.glob("*.safetensors")) else None
+    return folder if any(folder.glob("*.safetensors")) and _has_tokenizer(folder) else None
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
 
 
 def _download(name: str, where: str) -> Path:
@@ -249,66 +240,40 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
     try:
         config = read_json(path / "config.json")
     except OSError:
-        inside = sorted(file.parent for file in path.glob("*/config.json") if any(file.parent.glob("*.safetensors")))
-        hint = f"; {inside[0]} has one" if inside else " of a whole model (an adapter is merged into its model first)"
         raise InputError(
-            f"--model {name}: no config.json in {path}; expected a folder saved by save_pretrained{hint}."
+            f"--model {name}: no config.json in {path}; expected a folder of a whole model, saved by save_pretrained "
+            "(an adapter is merged into its model first)."
         ) from None
     except ValueError as error:
         raise InputError(f"--model {name}: {path / 'config.json'} is not valid JSON ({error}).") from None
     if "model_type" not in config:
         raise InputError(f"--model {name}: {path / 'config.json'} has no model_type; expected a transformers model.")
-    names = _list_weights(name, path)
-    wrapped = any(tensor.startswith(WRAPPER_PREFIX) for tensor in names)
-    if wrapped:
-        origin += f"; {WRAPPER_PREFIX!r} removed from the names of its weights"
-    if not any(any(path.glob(pattern)) for pattern in _VOCABULARIES):
-        raise InputError(
-            f"--model {name}: no tokenizer in {path}; expected one of {', '.join(_VOCABULARIES)}, as written by "
-            "tokenizer.save_pretrained. Models that read characters (CANINE, ByT5) have none and cannot be used."
-        )
-    return ModelFolder(name, path, origin, config, wrapped=wrapped)
-
-
-def _list_weights(name: str, path: Path) -> set[str]:
-    """The names of a folder's weights. Raises InputError where a file of them is missing, cut off or damaged."""
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise InputError(
             f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
             "convert them with transformers' save_pretrained."
         )
-    index = path / "model.safetensors.index.json"
-    if index.exists():
-        try:
-            listed = read_json(index)
-            shards, _ = sorted({*listed["weight_map"].values()}), listed["metadata"]  # transformers needs both
-            missing = next((shard for shard in shards if path / shard not in files), None)
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"--model {name}: {index} is not an index of weights ({error}); save the model again."
-            ) from None
-        if missing is not None:
-            raise InputError(f"--model {name}: {missing}, listed in {index}, is not in that folder; copy it there.")
-    names: set[str] = set()
     for file in files:
         try:
-            names.update(tensor_names(file))
+            check_tensors(file)
         except ValueError as error:
             raise InputError(f"--model {name}: {file} {error}; copy or download it again.") from None
-    return names
+    if not _has_tokenizer(path):
+        raise InputError(
+            f"--model {name}: no tokenizer in {path}; expected one of {', '.join(_VOCABULARIES)}, as written by "
+            "tokenizer.save_pretrained. Models that read characters (CANINE, ByT5) have none and cannot be used."
+        )
+    return ModelFolder(name, path, origin, config)
 
 
-def tensor_names(path: Path) -> list[str]:
-    """The names of the tensors in a safetensors file.
-
-    Raises ValueError if the file is truncated or not safetensors; its message continues the file's name.
-    """
+def check_tensors(path: Path) -> None:
+    """Raise ValueError if a file is truncated or not safetensors; its message continues the file's name."""
     path.stat()  # FileNotFoundError names the file
     if path.is_dir():
         raise ValueError("is a folder")
     try:
-        with safetensors.safe_open(path, "np") as file:
-            return list(file.keys())
+        with safetensors.safe_open(path, "np"):
+            pass
     except safetensors.SafetensorError:
         raise ValueError("is not a safetensors file, or is truncated") from None

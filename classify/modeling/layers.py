@@ -1,11 +1,18 @@
-"""List a model's layers, and how deep its parameters are."""
+"""List a model's layers, tell how deep its parameters are, and add LoRA matrices to them.
+
+LoRA (Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models"): a layer's weight W becomes W + s B A with
+A and B of rank r, which are trained and merged before saving. PEFT adds and merges the matrices.
+"""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from classify.errors import InputError
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
@@ -39,3 +46,30 @@ def output_layer(model: Any) -> nn.Linear:
     layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
     assert layers, f"{type(model).__name__} ends in no linear layer with {classes} outputs"
     return layers[-1]
+
+
+def add_adapters(model: Any, rank: int, alpha: int) -> Any:
+    """Freeze a stock model except its head, and add LoRA matrices to each linear layer of the encoder.
+
+    Scaling is alpha / rank. Returns PEFT's model, which merges them. Raises InputError if no layers are repeated.
+    """
+    import peft
+
+    names = {id(module): name for name, module in model.named_modules()}
+    targets = [
+        names[id(module)]
+        for layer in repeated_layers(model.base_model)
+        for module in layer.modules()
+        if isinstance(module, nn.Linear)
+    ]
+    if not targets:
+        raise InputError(f"--lora: {model.config.model_type} has no repeated linear layers; drop the flag.")
+    depth = parameter_depths(model)
+    top = max(depth.values())
+    head = [parameter for name, parameter in model.named_parameters() if depth[name] == top and parameter.requires_grad]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT uses deprecated names of transformers
+        wrapped = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
+    for parameter in head:
+        parameter.requires_grad_(True)
+    return wrapped

@@ -7,7 +7,6 @@ import io
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,12 @@ from torch import nn
 from classify.data import tokenize
 from classify.data.tokenize import Tokens
 from classify.errors import InputError, list_some
-from classify.findings import note
 from classify.modeling.classifier import Classifier
-from classify.modeling.find import FIRST_TOKEN_OPTION, WRAPPER_PREFIX, ModelFolder, check_frozen
+from classify.modeling.find import FIRST_TOKEN_OPTION, ModelFolder, check_frozen
 from classify.modeling.layers import output_layer, parameter_depths
 from classify.modeling.mean_pooling import append_layer
 from classify.modeling.result_folder import read_labels
 
-# Weights of an encoder's repeated layers.
-_LAYER = re.compile(r"(^|\.)layers?\.\d+\.")
 # Parts of transformers' messages where it has no classifier for an architecture.
 _UNKNOWN = ("Unrecognized configuration class", "does not recognize", "custom code")
 
@@ -48,14 +44,14 @@ def quiet_libraries() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _load_quietly() -> Iterator[None]:
+def load_quietly() -> Iterator[None]:
     """Disable transformers' output, which fails where standard output was replaced by an object without `isatty`."""
     replaced = sys.stdout is not None and not hasattr(sys.stdout, "isatty")
     with quiet_libraries(), contextlib.redirect_stdout(io.StringIO()) if replaced else contextlib.nullcontext():
         yield
 
 
-@_load_quietly()
+@load_quietly()
 def load_pretrained(
     folder: ModelFolder,
     labels: Sequence[str],
@@ -83,16 +79,10 @@ def load_pretrained(
     )
     _check_architecture(folder, model)
     _check_weights(folder.name, model.base_model_prefix, loading)
-    if folder.wrapped:  # transformers would save renamed weights under the old names
-        loaded = model.state_dict()
-        model = transformers.AutoModelForSequenceClassification.from_config(model.config)
-        model.load_state_dict(loaded)
     _start_head(model, folder, labels if keep_head else None, loading)
     if folder.added_layers:
         append_layer(model)
-    unread = sorted(key for key in loading["unexpected_keys"] if _LAYER.search(key))
-    texts = [f"the weights have more layers than config.json; not loaded: {unread[0]}, ..."] if unread else []
-    return Classifier(model, pad_token_id, list(map(note, texts)))
+    return Classifier(model, pad_token_id)
 
 
 def _read_stock(folder: ModelFolder, dropout: float | None, **values: Any) -> tuple[Any, dict[str, Any]]:
@@ -108,8 +98,6 @@ def _read_stock(folder: ModelFolder, dropout: float | None, **values: Any) -> tu
         )
         return model, loading
     options |= {"use_safetensors": True, "trust_remote_code": False}
-    if folder.wrapped:
-        options["key_mapping"] = {f"^{re.escape(WRAPPER_PREFIX)}": ""}
     try:
         config = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False, **values)
         if kind in FIRST_TOKEN_OPTION:
@@ -141,19 +129,15 @@ def _set_dropout(config: Any, rate: float | None) -> Any:
 
 def _check_architecture(folder: ModelFolder, model: Any) -> None:
     """Raise InputError for decoders, and for models that read characters."""
-    start = f"--model {folder.name}:"
-    if output_layer(model).bias is None or getattr(model.config, "summary_type", None) == "last":
-        raise InputError(
-            f"{start} the classifier of the architecture {folder.config['model_type']!r} reads a text's last token, as "
-            "decoders do; give a BERT-like model, which reads the first."
-        )
-    try:
+    is_fit = output_layer(model).bias is not None and getattr(model.config, "summary_type", None) != "last"
+    with contextlib.suppress(NotImplementedError):
         model.get_input_embeddings()
-    except NotImplementedError:
-        raise InputError(
-            f"{start} the architecture {folder.config['model_type']!r} has no table of word embeddings, as those that "
-            "read characters; give a BERT-like model."
-        ) from None
+        if is_fit:
+            return
+    raise InputError(
+        f"--model {folder.name}: a classifier of the architecture {folder.config['model_type']!r} reads a text's last "
+        "token, as decoders do, or characters; give a BERT-like model, which reads words and the first token."
+    )
 
 
 def _check_weights(name: str, base: str, loading: Mapping[str, Any]) -> None:
@@ -199,46 +183,8 @@ def _start_head(model: Any, folder: ModelFolder, kept: Sequence[str] | None, loa
         nn.init.zeros_(layer.bias)
 
 
-@_load_quietly()
-def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
-    """Load a classifier that this program saved. Raises InputError if weights are missing."""
-    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-        path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-    )
-    missing = sorted(loading["missing_keys"])
-    if missing:
-        raise InputError(
-            f"--model {path}: {len(missing)} weights are missing in model.safetensors: {list_some(missing)}; "
-            "copy the folder again."
-        )
-    for parameter in model.parameters():  # they are mapped: overwriting the file would end the process
-        parameter.data = parameter.data.clone()
-    # Evaluation mode from here on: switching modes per pass would affect other threads.
-    return Classifier(model, pad_token_id).eval()
-
-
 def load_tokenizer(folder: ModelFolder) -> Any:
-    """Load the tokenizer of a model; see `classify.data.tokenize.load_tokenizer`."""
     return folder.quantized.tokenizer() if folder.quantized is not None else tokenize.load_tokenizer(str(folder.path))
-
-
-def check_ids(tokens: Tokens, tokenizer: Any, model: Any, name: str) -> None:
-    """Raise InputError where a text holds an id or a token type that the model's embeddings have no row for."""
-    wanted = f"--model {name}: expected a tokenizer with"
-    types, largest_type = getattr(model.config, "type_vocab_size", 0), max(tokens.template.types)
-    if 0 < types <= largest_type:  # 0: the model ignores them
-        raise InputError(
-            f"{wanted} token types below {types}, the type_vocab_size in config.json. Got {largest_type} instead; put "
-            "the tokenizer of these weights into the model folder."
-        )
-    size = getattr(model.get_input_embeddings(), "num_embeddings", None)
-    largest = max(*(int(segment.ids.max(initial=0)) for segment in tokens.segments), *tokens.template.tokens, 0)
-    if size is not None and largest >= size:
-        raise InputError(
-            f"{wanted} ids below {size}, the rows of its embedding table. Got the id {largest} for the token "
-            f"{tokenizer.convert_ids_to_tokens(largest)!r} instead; put the tokenizer of these weights into the model "
-            "folder."
-        )
 
 
 def freeze(model: nn.Module, *, embeddings: bool, layers: int) -> None:

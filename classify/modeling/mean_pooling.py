@@ -71,7 +71,6 @@ def _scale_identity(linear: nn.Linear, scale: float, bias: float = 0.0) -> None:
 
 
 def _disable(feed_forward: nn.Linear, *norms: nn.LayerNorm) -> None:
-    """Zero the feed-forward output and reset the norms to plain normalization."""
     _scale_identity(feed_forward, 0.0)
     for norm in norms:
         norm.reset_parameters()

@@ -58,7 +58,6 @@ class Precision:
 
     @property
     def products(self) -> str:
-        """How fp32 numbers are multiplied."""
         return "tf32" if self.name == "tf32" else "ieee"
 
     @property
@@ -150,15 +149,13 @@ def choose_precision(name: str, device: torch.device, opt_level: str | None = No
 def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) -> Precision:
     """Apex's O1, O2 or O3 with fp16, or with bf16 on CPUs or if requested."""
     short = name if name in HALF else "bf16" if accelerator.is_host else "fp16"
-    why = "" if short == "fp16" else ", bf16 was requested" if name == "bf16" else ", a CPU has no fast fp16"
-    scaler = " with a gradient scaler" if short == "fp16" else ""
-    names = {
-        "O1": (short, f"autocast{scaler}"),
-        "O2": (f"{short} weights, fp32 masters", f"norms in fp32{scaler and ' and a gradient scaler'}"),
+    full, words = {
+        "O1": (short, "autocast"),
+        "O2": (f"{short} weights, fp32 masters", "norms in fp32"),
         "O3": (f"{short} throughout", "fastest, least accurate"),
-    }
-    full, words = names[opt_level]
-    return Precision(full, HALF[short], f"--opt-level {opt_level}: {words}{why}", accelerator.kind, int(opt_level[1]))
+    }[opt_level]
+    why = f"--opt-level {opt_level}: {words}{', a CPU has no fast fp16' if accelerator.is_host else ''}"
+    return Precision(full, HALF[short], why, accelerator.kind, int(opt_level[1]))
 
 
 def agree_on_precision(precision: Precision, world: World, before: str | None) -> Precision:

@@ -11,7 +11,7 @@ from typing import Any
 
 from classify.errors import InputError
 from classify.files import atomic_dir, hash_files, read_json, write_json
-from classify.modeling.find import tensor_names
+from classify.modeling.find import check_tensors
 from classify.tables.roles import TextColumns
 from classify.tables.table import Table
 from classify.versions import versions
@@ -51,13 +51,13 @@ def read_settings(folder: str) -> dict[str, Any]:
     if not path.is_dir():
         got = "a file" if path.exists() else "no such folder"
         raise InputError(f"{model}: {got}. Expected the output folder of a training run.")
-    resume = f"Continue it with classify train --resume {shlex.quote(str(folder))}."
+    has_run = (path / "run.json").exists()
+    resume = f" Continue it with classify train --resume {shlex.quote(str(folder))}." if has_run else ""
     try:
         settings = read_json(path / "classify.json")
     except FileNotFoundError:
-        unfinished = f" {resume}" if (path / "run.json").exists() else ""
         raise InputError(
-            f"{model}: no classify.json in it; expected the output folder of a finished training run.{unfinished}"
+            f"{model}: no classify.json in it; expected the output folder of a finished training run.{resume}"
         ) from None
     except ValueError as error:
         raise InputError(f"{model}: classify.json is not valid JSON ({error}).") from None
@@ -69,23 +69,19 @@ def read_settings(folder: str) -> dict[str, Any]:
             f"{model}: classify.json must be of format {FORMAT}. Got {got} instead; predict with the version that "
             "trained the model (see run.json)."
         )
-    if not (path / "tokenizer_config.json").exists():  # without it transformers takes another tokenizer
-        raise InputError(f"{model}: no tokenizer_config.json in it; copy the folder again.")
-    if (path / EXPORTED).exists():
-        return settings
-    if (path / "export.json").exists():
-        raise InputError(f"{model}: no {EXPORTED} in it; export the run again.")
+    weights = EXPORTED if "export" in settings else "model.safetensors"
+    for name in ("tokenizer_config.json", weights):  # without the first transformers takes another tokenizer
+        if not (path / name).exists():
+            raise InputError(f"{model}: no {name} in it; copy the folder again.")
     try:
-        tensor_names(path / "model.safetensors")
-    except FileNotFoundError:
-        raise InputError(f"{model}: no model.safetensors in it; the run did not finish. {resume}") from None
+        if weights != EXPORTED:
+            check_tensors(path / weights)
     except ValueError as error:
-        raise InputError(f"{model}: model.safetensors {error}; copy the folder again.") from None
+        raise InputError(f"{model}: {weights} {error}; copy the folder again.") from None
     return settings
 
 
 def trained_texts(settings: dict[str, Any]) -> TextColumns:
-    """The text columns that the model of these settings was trained on."""
     fields = settings.get("text_fields") or [settings["text_column"]]
     return TextColumns(tuple(fields), settings.get("text_pair_column"), settings.get("text_column_delimiter", " "))
 

@@ -44,9 +44,6 @@ class Vocabulary:
     def compacted(self) -> bool:
         return self.renumber is not None
 
-    def map_ids(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return ids if self.renumber is None else self.renumber[ids].astype(np.int64)
-
     def expand(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Put the full table into weights: trained rows for used tokens, initial values for the others."""
         place = torch.from_numpy(self.used)
@@ -68,7 +65,14 @@ def make_vocabulary(
     names = [name for name, p in model.named_parameters(remove_duplicate=False) if p is getattr(table, "weight", None)]
     if type(table) is not nn.Embedding or len(names) != 1 or table.max_norm is not None:
         return None
-    used = _used_ids(table.num_embeddings, tables, kept_ids)
+    is_used = np.zeros(table.num_embeddings, dtype=bool)
+    for tokens in tables:
+        for segment in tokens.segments:
+            for start in range(0, len(segment.ids), _BLOCK):
+                is_used[segment.ids[start : start + _BLOCK]] = True
+        is_used[tokens.template.tokens] = True
+    is_used[[number for number in kept_ids if 0 <= number < table.num_embeddings]] = True
+    used = np.flatnonzero(is_used)
     full = table.weight.detach().cpu().clone()
     if not compact or len(used) > (1 - _WORTH) * table.num_embeddings:
         return Vocabulary(used, names[0], full)
@@ -80,14 +84,3 @@ def make_vocabulary(
     small.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
     model.set_input_embeddings(small)
     return Vocabulary(used, names[0], full, renumber)
-
-
-def _used_ids(count: int, tables: Iterable[Tokens], kept: Iterable[int]) -> npt.NDArray[np.int64]:
-    seen = np.zeros(count, dtype=bool)
-    for tokens in tables:
-        for segment in tokens.segments:
-            for start in range(0, len(segment.ids), _BLOCK):
-                seen[segment.ids[start : start + _BLOCK]] = True
-        seen[tokens.template.tokens] = True
-    seen[[number for number in kept if 0 <= number < count]] = True
-    return np.flatnonzero(seen)

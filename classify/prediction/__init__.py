@@ -12,14 +12,10 @@ if TYPE_CHECKING:
         evaluate as evaluate,
         explanations as explanations,
         inputs as inputs,
-        lines as lines,
-        occlusion as occlusion,
         onnx as onnx,
         predictor as predictor,
         pytorch as pytorch,
-        stream as stream,
         suggest as suggest,
-        thresholds as thresholds,
     )
 
 __getattr__ = submodules(__name__)

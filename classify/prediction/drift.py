@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,10 @@ from classify import tasks
 from classify.data.split_record import SplitRecord
 from classify.errors import InputError
 from classify.evaluation.metrics import holm
-from classify.evaluation.scope import COLUMN
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import read_json
 from classify.modeling.coverage import count_unknown
 from classify.prediction.predictor import Predictor
-from classify.prediction.stream import compute_outputs
 from classify.tables.roles import TextColumns
 from classify.tables.table import EMPTY, Table, TextHashes
 from classify.tasks.columns import read_predictions
@@ -31,19 +29,17 @@ from classify.tasks.columns import read_predictions
 # Rows of each table that the classifier sees at most, and at least.
 _ROWS = 2_000
 _FEWEST = 4
-# Rows that are shown as most unlike the run's.
+# New texts that are shown as most unlike the run's.
 _SHOWN = 3
 _FEATURES = 20_000
 _PERMUTATIONS = 2_000
-_IN_SCOPE = "probability of being in scope (median)"
 # Share of false alarms, over all properties together.
-LEVEL = 0.05
+_LEVEL = 0.05
 
 Numbers = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Properties:
+class Properties(NamedTuple):
     """What two tables are compared by: texts, numbers (rows,) by name, and predicted labels, if there are any."""
 
     texts: Sequence[str]
@@ -59,27 +55,78 @@ class Change:
     before: str
     now: str
     p: float
-
-    @property
-    def is_clear(self) -> bool:
-        return self.p < LEVEL
+    clear: bool = False
 
 
 @dataclass(frozen=True)
 class Drift:
     """The changes of all properties, and the AUROC of the classifier, 0.5 where it cannot tell the tables apart.
 
-    `unlike` are the new rows that it is most certain of, the first ones first.
+    `rows` counts the compared rows of the run and of the new table, of which `left_out` are not compared. `unlike` are
+    the new texts that the classifier is most certain of.
     """
 
     rows: tuple[int, int]
     changes: tuple[Change, ...]
     auroc: float
-    unlike: tuple[int, ...]
+    unlike: tuple[str, ...]
+    left_out: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        changes = [{**vars(change), "clear": change.is_clear} for change in self.changes]
-        return {"rows": list(self.rows), "changes": changes, "auroc": self.auroc, "unlike": list(self.unlike)}
+
+def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> Drift:
+    """Compare a table with the rows that scored a run.
+
+    In both, only texts count that occur once in the two tables together. With the same rule for both, neither replies
+    that recur nor the size of a table look like a change, and no row that the model was trained on counts. Where models
+    of folds predicted the run's rows, predictions are not compared. A collective. Raises InputError where the folder
+    lacks the rows, or no row is left.
+    """
+    folder = Path(predictor.folder)
+    try:
+        scored = ScoredRows.read(folder)
+        written = predictor.texts.derive(read_predictions(folder))
+        metrics = read_json(folder / "metrics.json")
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"--model {folder}: the rows that scored it cannot be read ({error}).") from None
+    hashes = table.text_hashes(texts.whole)
+    of_run = SplitRecord.find(predictor.folder).find_parts(hashes) >= 0
+    rows = _occur_once(hashes, of_run | np.isin(hashes, scored.hashes))
+    seen = np.isin(scored.hashes, hashes)
+    kept = _occur_once(scored.hashes, seen if scored.trained is None else seen | scored.trained)
+    if not len(rows) or not len(kept):
+        which = "the run's scored rows have" if len(rows) else f"{table.path} has"
+        raise InputError(f"--data {table.path}: {which} no text that occurs once in both tables together.")
+    logits, _ = predictor.task.split(predictor.table_outputs(table, texts, rows))
+    by_folds = bool((metrics["test"] or metrics["eval"]).get("folds"))
+    before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
+    now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)
+    return replace(find_drift(before, now, seed=0), left_out=len(table) - len(rows))
+
+
+def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """The rows with a text that occurs once, in order, but for those `left_out` (rows,)."""
+    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
+    rows = np.sort(first[times == 1])
+    return rows[~(left_out | (hashes == EMPTY))[rows]]
+
+
+def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32] | None) -> Properties:
+    """The properties of texts and, with `logits`, of their predictions."""
+    answers, labels = predictor.task.answers, list[str]()
+    unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
+    numbers = {
+        "characters (median)": np.array([len(text) for text in texts], dtype=np.float64),
+        "tokens unknown to the model (mean)": unknown / np.maximum(1, total),
+    }
+    if logits is not None:
+        probabilities = answers.probabilities(logits)
+        if answers.has_labels:
+            numbers["certainty (median)"] = answers.certainty(probabilities)
+        else:
+            numbers["predicted score (median)"] = probabilities[:, 0]
+        if answers.has_confidence:
+            labels = predictor.task.targets.decode(answers.decide(probabilities))
+    return Properties(texts, numbers, labels)
 
 
 def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
@@ -90,7 +137,7 @@ def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
     auroc, p, unlike = _tell_apart(before.texts, now.texts, seed)
     changes.append(Change("distinguishable by words (AUROC)", "0.500", f"{auroc:.3f}", p))
     corrected = holm(np.array([change.p for change in changes])).tolist()
-    changes = [replace(change, p=p) for change, p in zip(changes, corrected, strict=True)]
+    changes = [replace(change, p=p, clear=p < _LEVEL) for change, p in zip(changes, corrected, strict=True)]
     return Drift((len(before.texts), len(now.texts)), tuple(changes), auroc, unlike)
 
 
@@ -122,8 +169,8 @@ def _compare_labels(before: list[str], now: list[str], seed: int) -> Change:
     return Change(f"share of {str(values[most])!r}", f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p))
 
 
-def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[int, ...]]:
-    """The AUROC of a classifier of the two tables, its p-value, and the new rows most unlike the others.
+def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[str, ...]]:
+    """The AUROC of a classifier of the two tables, its p-value, and the new texts most unlike the others.
 
     A logistic regression on the baseline's features is trained on one half of the rows; the p-value is that of the test
     of Mann and Whitney on the other half. Scores of cross-validation would not be independent.
@@ -133,77 +180,17 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
     from sklearn.model_selection import train_test_split
     from sklearn.pipeline import make_pipeline
 
-    draw = np.random.default_rng(seed)
-    chosen = [np.sort(draw.permutation(len(texts))[:_ROWS]) for texts in (before, now)]
-    texts = [part[row] for part, rows in zip((before, now), chosen, strict=True) for row in rows.tolist()]
-    is_new = np.repeat([0, 1], [len(rows) for rows in chosen])
-    if min(map(len, chosen)) < _FEWEST:
+    if min(len(before), len(now)) < _FEWEST:
         return 0.5, 1.0, ()
+    draw = np.random.default_rng(seed)
+    parts = [[part[row] for row in np.sort(draw.permutation(len(part))[:_ROWS]).tolist()] for part in (before, now)]
+    texts = parts[0] + parts[1]
+    is_new = np.repeat([False, True], list(map(len, parts)))
     model = make_pipeline(tasks.baseline.make_features(texts, _FEATURES), LogisticRegression(C=1.0))
     learned, tested = train_test_split(np.arange(len(texts)), test_size=0.5, stratify=is_new, random_state=seed)
     model.fit([texts[row] for row in learned.tolist()], is_new[learned])
-    scores, tests = model.decision_function([texts[row] for row in tested.tolist()]), is_new[tested] == 1
-    test = mannwhitneyu(scores[tests], scores[~tests], alternative="greater")
-    auroc = float(test.statistic / (tests.sum() * (~tests).sum()))
-    places = tested[tests][np.argsort(-scores[tests], kind="stable")[:_SHOWN]] - len(chosen[0])
-    return auroc, float(test.pvalue), tuple(chosen[1][places].tolist())
-
-
-def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Drift, int]:
-    """Compare a table with the rows that scored a run; return also how many rows were left out.
-
-    In both, only texts count that occur once in the two tables together. With the same rule for both, neither replies
-    that recur nor the size of a table look like a change, and no row that the model was trained on counts. Where models
-    of folds predicted the run's rows, predictions are not compared. A collective. Raises InputError where the folder
-    lacks the rows, or no row is left.
-    """
-    folder = Path(predictor.folder)
-    try:
-        scored = ScoredRows.read(folder)
-        written = predictor.texts.derive(read_predictions(folder))
-        metrics = read_json(folder / "metrics.json")
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--model {folder}: the rows that scored it cannot be read ({error}).") from None
-    hashes = table.text_hashes(texts.whole)
-    of_run = SplitRecord.find(predictor.folder).find_parts(hashes) >= 0
-    known = of_run | np.isin(hashes, scored.hashes) | (hashes == EMPTY)
-    rows = _occur_once(hashes, known)
-    seen = np.isin(scored.hashes, hashes) | (scored.hashes == EMPTY)
-    kept = _occur_once(scored.hashes, seen if scored.trained is None else seen | scored.trained)
-    if not len(rows) or not len(kept):
-        which = "the run's scored rows have" if len(rows) else f"{table.path} has"
-        raise InputError(f"--data {table.path}: {which} no text that occurs once in both tables together.")
-    logits, in_scope = predictor.task.split(compute_outputs(predictor, table, texts, rows))
-    by_folds = bool((metrics["test"] or metrics["eval"]).get("folds"))
-    before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
-    now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)
-    if in_scope is not None:
-        before.numbers[_IN_SCOPE] = np.array(written.take(COLUMN, kept), dtype=np.float64)
-        now.numbers[_IN_SCOPE] = in_scope.astype(np.float64)
-    drift = find_drift(before, now, seed=0)
-    return replace(drift, unlike=tuple(rows[list(drift.unlike)].tolist())), len(table) - len(rows)
-
-
-def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The rows whose text occurs once, in order, but for those `left_out` (rows,)."""
-    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
-    rows = np.sort(first[times == 1])
-    return rows[~left_out[rows]]
-
-
-def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32] | None) -> Properties:
-    """The properties of texts and, with `logits`, of their predictions."""
-    task = predictor.task
-    unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
-    numbers = {
-        "characters (median)": np.array([len(text) for text in texts], dtype=np.float64),
-        "tokens unknown to the model (mean)": unknown / np.maximum(1, total),
-    }
-    if logits is None:
-        return Properties(texts, numbers, [])
-    probabilities = task.answers.probabilities(logits)
-    if not task.answers.has_labels:
-        return Properties(texts, {**numbers, "predicted score (median)": probabilities[:, 0]}, [])
-    numbers["certainty (median)"] = task.answers.certainty(probabilities)
-    labels = task.targets.decode(task.answers.decide(probabilities)) if task.answers.has_confidence else []
-    return Properties(texts, numbers, labels)
+    scores, positive = model.decision_function([texts[row] for row in tested.tolist()]), is_new[tested]
+    test = mannwhitneyu(scores[positive], scores[~positive], alternative="greater")
+    auroc = float(test.statistic / (positive.sum() * (~positive).sum()))
+    unlike = tested[positive][np.argsort(-scores[positive], kind="stable")[:_SHOWN]]
+    return auroc, float(test.pvalue), tuple(texts[row] for row in unlike.tolist())

@@ -19,19 +19,14 @@ from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
 from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_dir, make_folders, write_json
 from classify.modeling.result_folder import describe_start, read_settings
-from classify.prediction.inputs import read_texts
 from classify.prediction.predictor import Predictor
-from classify.prediction.stream import compute_outputs
 from classify.tables.labels import join_labels
 from classify.tables.roles import TextColumns, rename_alike
-from classify.tables.source import ReadOptions
 from classify.tables.table import Table, TextHashes
 from classify.tasks.base import Task
 from classify.tasks.columns import FILE, PredictionColumns
 from classify.tasks.registry import trained_task
 
-# Column of several label columns together.
-_JOINED = "labels"
 # Seed of the intervals.
 _SEED = 42
 
@@ -55,17 +50,9 @@ class LabelledTable:
     column: str
 
 
-def read_labelled(
-    model: str,
-    data: str | Table,
-    label_column: str | None = None,
-    text_column: str | None = None,
-    pair_column: str | None = None,
-    options: ReadOptions = ReadOptions(),  # noqa: B008
-) -> LabelledTable:
-    """Read a table with the columns and labels that a model was trained on. Raises InputError with the candidates."""
+def read_labelled(model: str, table: Table, texts: TextColumns, label_column: str | None = None) -> LabelledTable:
+    """Find the labels that a model was trained on in a table. Raises InputError with the candidates."""
     settings = read_settings(model)
-    table, texts = read_texts(data, settings, text_column, pair_column, options)
     task = trained_task(model)
     table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
     task = replace(task, targets=task.targets.for_table(table, column))
@@ -106,7 +93,7 @@ def _find_label_column(
             f"--label-column {flag}: expected a column for each label of the model. Got none for {listed}, so no row "
             "would have these labels; name a column for each."
         )
-    joined = next(name for name in (_JOINED, *(f"{_JOINED}_{n}" for n in range(99))) if not table.has_column(name))
+    joined = " + ".join(names)
     return join_labels(table, names, joined), joined
 
 
@@ -120,7 +107,7 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tup
     table, task, targets, scope = labelled.table, labelled.task, labelled.targets, labelled.task.scope
     predictor.world.check_same({"data": " ".join(map(table.digest, labelled.texts.inputs))})
     every = np.sort(np.concatenate([labelled.rows, labelled.outside]))
-    outputs = compute_outputs(predictor, table, labelled.texts, every)
+    outputs = predictor.table_outputs(table, labelled.texts, every)
     inside, outside = (outputs[np.isin(every, rows)] for rows in (labelled.rows, labelled.outside))
     (logits, in_scope), trained = task.split(inside), labelled.trained
 

@@ -1,26 +1,79 @@
-"""explanations.json: the words that led to the worst predictions of a run, for its report."""
+"""Explain a prediction by occlusion: the words of the text are left out one by one (Zeiler and Fergus, 2014, 4.1).
+
+explanations.json has the words that led to the worst predictions of a run, for its report.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from classify import prediction
 from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_rows
 from classify.files import read_json, write_json
-from classify.prediction.occlusion import strongest
 from classify.tasks.base import Task
 from classify.tasks.columns import read_predictions
 
 FILE = "explanations.json"
-# Texts that are explained.
+# Texts of a run that are explained.
 TEXTS = 12
 # Characters of these together from which no other is added: long texts would take longer than a short training.
 _CHARACTERS = 8_000
 # Words of each text that are kept.
 _WORDS = 6
+# Parts of a text up to which each is left out; a longer one is divided into its sentences.
+_MOST = 200
+# Scripts without spaces between words, whose characters are left out one by one.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+_SENTENCE = re.compile(r"[^\s.!?。！？][^.!?。！？\n]*[.!?。！？]*")
+
+
+@dataclass(frozen=True)
+class WordAttribution:
+    """A word, or a sentence of a long text, and by how much it raises the logit: what it falls by without it."""
+
+    word: str
+    score: float
+
+
+def explain(
+    texts: Sequence[str], compute: Callable[[list[Sequence[str]]], npt.NDArray[np.float32]]
+) -> list[WordAttribution]:
+    """Attribute a logit to the words of a text, or of the two texts of a pair, in order.
+
+    `compute` returns the logits (rows,) of texts, or pairs: first of the whole, then with each part left out.
+    """
+    parts = [(which, match.span()) for which, text in enumerate(texts) for match in _WORD.finditer(text)]
+    if len(parts) > _MOST:
+        parts = [(which, span) for which, text in enumerate(texts) for span in _group_sentences(text)]
+    if not parts:
+        return []
+    rows: list[Sequence[str]] = [texts]
+    for which, (start, end) in parts:
+        rows.append([text[:start] + text[end:] if which == place else text for place, text in enumerate(texts)])
+    logits = compute(rows)
+    words = (texts[which][start:end].strip() for which, (start, end) in parts)
+    return [WordAttribution(word, score) for word, score in zip(words, (logits[0] - logits[1:]).tolist(), strict=True)]
+
+
+def _group_sentences(text: str) -> list[tuple[int, int]]:
+    """The spans of a text's sentences; where there are more than `_MOST`, neighbours are joined."""
+    spans = [match.span() for match in _SENTENCE.finditer(text)]
+    size = math.ceil(len(spans) / _MOST)
+    return [(spans[first][0], spans[min(first + size, len(spans)) - 1][1]) for first in range(0, len(spans), size or 1)]
+
+
+def strongest(words: Sequence[WordAttribution], most: int) -> list[WordAttribution]:
+    """The words that change the logit most, in either direction, the first one most."""
+    return sorted(words, key=lambda word: -abs(word.score))[:most]
 
 
 def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
@@ -35,32 +88,28 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         return
     # Words are ranked alike in half precision, in half the time.
     with prediction.pytorch.load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
-        if not predictor.tokenizer.is_fast:
-            return
-        texts, scored = predictor.texts, ScoredRows.read(folder)
-        shown = scored.unseen  # the report shows no other rows
-        worst = _worst_outputs(predictor.task, scored.take(shown))
-        outputs = {int(shown[row]): output for row, output in worst.items()}
-        table = texts.derive(read_predictions(folder))
-        rows = sorted(outputs)
-        columns = [table.take(name, np.array(rows, dtype=np.int64)) for name in texts.inputs]
-        inputs = dict(zip(rows, zip(*columns, strict=True), strict=True))
+        scored, table = ScoredRows.read(folder), predictor.texts.derive(read_predictions(folder))
+        rows = scored.unseen  # the report shows no others
         explanations: dict[str, Any] = {}
         characters, most = 0, 4 * predictor.settings["max_length"]  # about as many are read
-        for row, output in outputs.items():  # the worst first
+        for place, output in _worst_outputs(predictor.task, scored.take(rows)):
             if characters > _CHARACTERS:
                 break
-            characters += min(most, sum(map(len, inputs[row])))
+            inputs = [table.take(name, rows[[place]])[0] for name in predictor.texts.inputs]
+            characters += min(most, sum(map(len, inputs)))
             label = predictor.labels[output]
-            text: Any = inputs[row][0] if texts.pair is None else inputs[row]
+            text: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
             ranked = strongest(predictor.explain(text, label), _WORDS)
             words = [[word.word, round(word.score, 3)] for word in ranked]
-            explanations[str(row)] = {"output": label, "words": words}
+            explanations[str(rows[place])] = {"output": label, "words": words}
     write_json(folder / FILE, explanations)
 
 
-def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
-    """The output to explain of each of the worst rows: the predicted class, else the one furthest off."""
+def _worst_outputs(task: Task, rows: ScoredRows) -> list[tuple[int, int]]:
+    """The worst rows, the first ones worst, and the output to explain of each.
+
+    It is the predicted class, or, where a row has no single one, the output that is furthest off.
+    """
     probabilities = task.answers.probabilities(rows.logits)
     if task.answers.has_confidence:
         selected = confident_errors(probabilities, rows.targets, TEXTS)
@@ -68,7 +117,7 @@ def _worst_outputs(task: Task, rows: ScoredRows) -> dict[int, int]:
     else:
         selected = worst_rows(task.scores.row_scores(task.answers.decide(probabilities), rows.targets), TEXTS)
         outputs = np.abs(probabilities - rows.targets.reshape(probabilities.shape))[selected].argmax(axis=1)
-    return dict(zip(selected.tolist(), outputs.tolist(), strict=True))
+    return list(zip(selected.tolist(), outputs.tolist(), strict=True))
 
 
 def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:

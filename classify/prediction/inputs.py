@@ -1,39 +1,29 @@
-"""Validate the inputs of a prediction before torch is imported and anything is written."""
+"""Validate the inputs of a prediction before torch is imported and anything is written.
+
+The held-out rows of a run say what a required precision, or coverage, needs.
+"""
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from classify.errors import InputError
+from classify.evaluation.scored_rows import FILE, ScoredRows, Threshold, find_limit, find_threshold
 from classify.files import why_not_writable
 from classify.findings import decided
-from classify.launch.launch import Launch
-from classify.modeling.result_folder import read_settings, trained_texts
+from classify.modeling.result_folder import trained_texts
 from classify.tables import writers
 from classify.tables.read import read_table
 from classify.tables.roles import TextColumns, find_text_columns
-from classify.tables.source import ReadOptions, list_files
+from classify.tables.source import ReadOptions
 from classify.tables.table import Table
-
-
-def check_prediction(
-    model: str,
-    data: str,
-    out: str,
-    text_column: str | None,
-    pair_column: str | None = None,
-    options: ReadOptions = ReadOptions(),  # noqa: B008
-    *,
-    overwrite: bool = False,
-    launch: Launch = Launch(),  # noqa: B008
-) -> tuple[Table, TextColumns]:
-    """Validate all inputs; return the table to predict and its text columns. Raises InputError."""
-    table, texts = read_texts(data, read_settings(model), text_column, pair_column, options)
-    if out != "-" and launch.checks_output_dir:  # other machines may lack the folder; they do not write
-        check_out(out, list_files(data), len(table), len(table.columns), overwrite=overwrite)
-    return table, texts
+from classify.tasks.base import Task
 
 
 def read_texts(
@@ -82,3 +72,51 @@ def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overw
         raise InputError(
             f"--out {out}: the folder {path.parent} is not writable ({reason}); give a file in another folder."
         )
+
+
+def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
+    """Find the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
+    if not task.answers.has_confidence:
+        raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
+    rows = _read_rows(folder, "--min-precision")
+    probabilities = task.answers.probabilities(rows.logits)
+    confidence = probabilities.max(axis=1)
+    right = (task.answers.decide(probabilities) == rows.targets).astype(np.float64)
+    threshold = find_threshold(confidence, right, precision)
+    if threshold is not None:
+        return threshold
+    candidates = (find_threshold(confidence, right, least / 100) for least in range(99, 0, -1))
+    best = next(filter(None, candidates), None)
+    reached = "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
+    raise InputError(
+        f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
+        f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, "
+        f"--min-confidence, or score more rows: classify train --like {shlex.quote(folder)} --folds 5."
+    )
+
+
+def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int]:
+    """Find the limit of sets that hold the right answer in a share `coverage` of rows; count the rows that show it.
+
+    Raises InputError where the task has no sets, or there are too few rows.
+    """
+    if not task.answers.set_columns:
+        raise InputError("--coverage: the model predicts several labels a row, which are a set already; drop the flag.")
+    rows = _read_rows(folder, "--coverage")
+    misfit = task.answers.misfit(task.answers.probabilities(rows.logits), rows.targets)
+    count, limit = len(misfit), find_limit(misfit, coverage)
+    if limit is None:
+        most = math.floor(1e4 * count / (count + 1)) / 1e4
+        raise InputError(
+            f"--coverage {coverage:g}: {count} held-out rows of {folder} show at most {most}; give that or less."
+        )
+    return limit, count
+
+
+def _read_rows(folder: str, flag: str) -> ScoredRows:
+    """The held-out rows of a run, one of each text, that it was not trained on. Raises InputError."""
+    try:
+        rows = ScoredRows.read(Path(folder))
+        return rows.take(rows.independent)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{flag}: {folder}/{FILE} cannot be read ({error}); drop the flag.") from None

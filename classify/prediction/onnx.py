@@ -54,7 +54,6 @@ class JSONTokenizer:
         return {"input_ids": encoded.ids, "token_type_ids": encoded.type_ids}
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """The id of a token, None where it is unknown."""
         found: int | None = self.backend_tokenizer.token_to_id(token)
         return found
 

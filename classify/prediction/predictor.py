@@ -1,14 +1,16 @@
-"""Predict texts with a trained folder: what all runtimes have in common.
+"""Predict texts, or a table, with a trained folder.
 
-A runtime is a file beside this one, and a line in `RUNTIMES`.
+A runtime is a file beside this one that computes the outputs of texts, and a line in `RUNTIMES`. All else is here: the
+texts of a table are computed block by block, by all ranks together, and the main process writes them.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,17 +19,24 @@ import numpy.typing as npt
 
 from classify.config.fields import describe
 from classify.console import progress_bar
-from classify.data.tokenize import POLICIES, TRUNCATE, Tokens, tokenize
+from classify.data.languages import note_new_languages, sample_rows
+from classify.data.tokenize import POLICIES, TRUNCATE, Tokens, note_longer, tokenize
 from classify.errors import InputError
+from classify.files import remove_temporaries
 from classify.launch.launch import Launch
+from classify.modeling.coverage import note_unknown
 from classify.modeling.result_folder import EXPORTED, trained_texts
-from classify.prediction.occlusion import WordAttribution, explain
-from classify.tables.table import replace_surrogates
+from classify.prediction.explanations import WordAttribution, explain
+from classify.tables.roles import TextColumns, note_empty_texts
+from classify.tables.table import EMPTY, Table, replace_surrogates
+from classify.tables.writers import Added, CSVStream, rename_columns, rows_of
 from classify.tasks.base import Task
+from classify.tasks.columns import PredictionColumns, note_renamed
 
 # The module that loads a folder with this file.
 RUNTIMES = {EXPORTED: "onnx", "model.safetensors": "pytorch"}
-# Rows that are computed at once: results come while others are computed, and memory holds the texts of these alone.
+STANDARD_OUTPUT = "-"
+# Rows that are computed at once: memory holds the token ids of these alone.
 _BLOCK = 2048
 
 Outputs = npt.NDArray[np.float32]
@@ -67,28 +76,33 @@ class Predictor(ABC):
         ValueError if the predictor is closed.
         """
 
-    def blocks(
+    def compute(
         self, rows: int, take: Callable[[int, int], Iterable[Sequence[str]]], *, delayed: bool = False
-    ) -> Iterator[Outputs]:
-        """Yield the outputs of many texts, block by block, and show progress on the main process.
+    ) -> Outputs:
+        """The `outputs` of many texts, computed block by block; the main process shows progress.
 
         `take` gives the texts from one row up to another, or the first and the second texts. A `delayed` bar is for
         texts in memory: it appears only where they take long.
         """
+        blocks = [np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)]
         # Rows of a table may go to standard output, so lines of progress do not.
         lines = None if delayed else sys.stderr
         with progress_bar(rows, 0, "row", enabled=self.world.is_main, delayed=delayed, lines=lines) as bar:
             for start in range(0, rows, _BLOCK):
                 end = min(rows, start + _BLOCK)
-                yield self.outputs(*take(start, end))
+                blocks.append(self.outputs(*take(start, end)))
                 bar.update(end - start)
+        return np.concatenate(blocks)
+
+    def table_outputs(self, table: Table, texts: TextColumns, rows: npt.NDArray[np.int64]) -> Outputs:
+        """The `outputs` of some `rows` (ascending) of a table. A collective."""
+        return self.compute(len(rows), lambda a, b: (table.take(name, rows[a:b]) for name in texts.inputs))
 
     def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:
         """Compute the `probabilities` of texts, and the probability (len(texts),) of being in scope, or None."""
         columns = _read_texts(texts, pairs=self.texts.pair is not None)
-        none = np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)
-        blocks = self.blocks(len(columns[0]), lambda a, b: (column[a:b] for column in columns), delayed=True)
-        logits, in_scope = self.task.split(np.concatenate([none, *blocks]))
+        outputs = self.compute(len(columns[0]), lambda a, b: (column[a:b] for column in columns), delayed=True)
+        logits, in_scope = self.task.split(outputs)
         return self.task.answers.probabilities(logits), in_scope
 
     def probabilities(self, texts: Iterable[Any]) -> npt.NDArray[np.float64]:
@@ -107,16 +121,15 @@ class Predictor(ABC):
         values = self.task.targets.decode(self.task.answers.decide(probabilities))
         if self.task.scope is None or in_scope is None:
             return values
-        pairs = zip(values, in_scope.tolist(), strict=True)
-        return [value if share >= self.task.scope.threshold else self.task.scope.label for value, share in pairs]
+        is_inside = self.task.scope.holds(in_scope).tolist()
+        return [value if holds else self.task.scope.label for value, holds in zip(values, is_inside, strict=True)]
 
     def tokenize(self, first: Sequence[str], second: Sequence[str] | None = None) -> Tokens:
-        """Tokenize texts, or pairs with their `second` texts, as in training."""
         max_length, policy = self.settings["max_length"], POLICIES[self.settings.get("long_text", TRUNCATE.name)]
         return tokenize(self.tokenizer, first, max_length, second=second, long_texts=policy)
 
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
-        """Measure by how much each word raises the logit of a label, the predicted one by default; see `occlusion`.
+        """Measure by how much each word raises the logit of a label, the predicted one by default; see `explanations`.
 
         Where the model predicts scores, the logit is the score. A model of text pairs takes a tuple of two texts; the
         words of both are returned in order. A collective. Raises InputError for unknown labels, TypeError for anything
@@ -174,3 +187,51 @@ def _read_texts(texts: Iterable[Any], *, pairs: bool) -> list[list[str]]:
         for column, part in zip(columns, parts, strict=True):
             column.append(part if part.isascii() else replace_surrogates(part))
     return columns
+
+
+def predict_table(
+    predictor: Predictor, table: Table, texts: TextColumns, out: str, columns: PredictionColumns
+) -> list[str]:
+    """Write a table that `check_prediction` accepted with its predictions, in file order; return notes for the user.
+
+    `out` is a file name, whose extension selects the format, or - for standard output. A collective; the main process
+    writes. Raises InputError if the processes read different tables.
+    """
+    world, rows = predictor.world, np.arange(len(table))
+    world.check_same({"data": " ".join(map(table.digest, texts.inputs))})
+    outputs, has_text = predictor.table_outputs(table, texts, rows), table.text_hashes(texts.whole) != EMPTY
+    with world.sync_errors():
+        if world.is_main and out == STANDARD_OUTPUT:
+            added = Added(columns.names, columns.cells(outputs, has_text))
+            names = [*rename_columns(table, columns.names), *columns.names]
+            file = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
+            try:
+                CSVStream(file, names, for_excel=columns.for_excel).write(rows_of(table, rows, added))
+            finally:
+                file.detach()  # the stream stays open
+        elif world.is_main:
+            path = Path(out).resolve()  # the file that a link points to
+            remove_temporaries(path.parent, path.name)
+            columns.write(path, table, rows, outputs, has_text=has_text)
+    return describe_doubts(predictor, table, texts, columns.names)
+
+
+def describe_doubts(predictor: Predictor, table: Table, texts: TextColumns, added: Sequence[str]) -> list[str]:
+    """List what may be wrong with a table, to which columns of these names are `added`."""
+    notes = [finding.sentence for finding in (*table.findings, *note_empty_texts(table, texts))]
+    if texts != predictor.texts:
+        names, before = (", ".join(map(repr, columns.named)) for columns in (texts, predictor.texts))
+        notes.append(f"texts are from column {names}; the model was trained on column {before}")
+    if not len(table):
+        return [*notes, f"{table.path} has no row"]
+    if not table.has_names:
+        notes.append(f"{table.path} has no header; its first row was predicted, too")
+    sample = table.take(texts.whole, sample_rows(np.arange(len(table)), seed=0))
+    tokens = predictor.tokenize(sample)
+    more = (
+        note_renamed(table, added),
+        note_unknown(tokens, predictor.tokenizer),
+        note_longer(tokens),
+        note_new_languages(sample, predictor.settings.get("languages")),
+    )
+    return [*notes, *filter(None, more)]

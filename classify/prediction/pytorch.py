@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 from classify.data.tokenize import get_padding_id, load_tokenizer
 from classify.distributed.group import announce_errors, start
 from classify.distributed.torch_settings import default_modes, prepare_threads
 from classify.distributed.world import World
-from classify.errors import DeviceError, InputError
+from classify.errors import DeviceError, InputError, list_some
 from classify.evaluation.inference import compute_local_logits
 from classify.launch.devices import accelerator_of
 from classify.launch.launch import Launch
 from classify.launch.plan import DevicePlan, plan_devices
 from classify.modeling.classifier import Classifier, choose_packing
-from classify.modeling.load import check_ids, load_trained, quiet_libraries
+from classify.modeling.load import load_quietly, quiet_libraries
 from classify.modeling.precision import for_prediction, fp32_products
 from classify.modeling.result_folder import fingerprint, read_settings
 from classify.prediction.predictor import Outputs, Predictor
@@ -45,15 +46,21 @@ class PyTorchPredictor(Predictor):
     def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
         # Each rank tokenizes and computes a shard. Of fewer texts than ranks some rank would have none, so all compute
         # all of them.
-        world, rows = self.world, np.arange(len(first))
+        world, rows, has_scope = self.world, np.arange(len(first)), self.task.scope is not None
         count = world.world_size if len(first) >= world.world_size else 1
         shard = slice(world.rank % count, None, count)
         with world.sync_errors():  # each rank has other texts
             tokens = self.tokenize(first[shard], None if second is None else second[shard])
-            check_ids(tokens, self.tokenizer, self.classifier.model, self.folder)
-        self._prepare()
+            self.classifier.check_ids(tokens, self.tokenizer, self.folder)
+        if world.closed:
+            raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
         with self._settings():
-            local = compute_local_logits(self.classifier, tokens, world, features=self.task.scope is not None)
+            with self._preparing:  # threads share the classifier; the first call moves it to its device
+                if not self._is_ready:
+                    self.classifier.to(world.device)
+                    choose_packing(self.classifier, world)
+                    self._is_ready = True
+            local = compute_local_logits(self.classifier, tokens, world, features=has_scope)
             if count > 1:
                 local = world.gather(local.to(world.device)).cpu()
         computed = np.empty_like(local.numpy())
@@ -65,19 +72,6 @@ class PyTorchPredictor(Predictor):
         logits = computed @ weight.T + bias
         return np.column_stack([logits, self.task.scope.probabilities(computed, logits)])
 
-    def _prepare(self) -> None:
-        """Move the model to its device, and pack texts or pad them, before the first ones.
-
-        Raises ValueError if the predictor is closed.
-        """
-        if self.world.closed:
-            raise ValueError(f"{self.folder}: the classifier is closed; load it again.")
-        with self._preparing, self._settings():  # threads share the classifier; the first call prepares it
-            if not self._is_ready:
-                self.classifier.to(self.world.device)
-                choose_packing(self.classifier, self.world)
-                self._is_ready = True
-
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
         """Compute on this predictor's device, in its precision; the process's own settings are restored."""
@@ -88,13 +82,13 @@ class PyTorchPredictor(Predictor):
             yield
 
 
-def start_world(launch: Launch, *, use_cpu: bool) -> World:
-    """Set up this process's device and, behind a launcher, the process group."""
-    return start(plan_devices(launch, use_cpu=use_cpu) if launch.is_launched else _plan_alone(use_cpu))
+def _start_world(launch: Launch | None, *, use_cpu: bool) -> World:
+    """Set up this process's device and, behind a launcher, the process group.
 
-
-def _make_local_world(use_cpu: bool) -> World:
-    """The world of this process alone; its device, process group and threads stay as they are."""
+    Without a `launch` the process is somebody else's: its device, process group and threads stay as they are.
+    """
+    if launch is not None:
+        return start(plan_devices(launch, use_cpu=use_cpu) if launch.is_launched else _plan_alone(use_cpu))
     local_rank = -1
     with contextlib.suppress(DeviceError):  # variables that nobody asked about
         local_rank = Launch.read().local_rank
@@ -123,20 +117,33 @@ def _load_tokenizer(folder: str) -> Any:
         ) from None
 
 
+@load_quietly()
+def load_trained(path: Path, *, pad_token_id: int) -> Classifier:
+    """Load a classifier that this program saved. Raises InputError if weights are missing."""
+    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
+        path, output_loading_info=True, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise InputError(
+            f"--model {path}: {len(missing)} weights are missing in model.safetensors: {list_some(missing)}; "
+            "copy the folder again."
+        )
+    for parameter in model.parameters():  # they are mapped: overwriting the file would end the process
+        parameter.data = parameter.data.clone()
+    return Classifier(model, pad_token_id).eval()
+
+
 @quiet_libraries()
 @default_modes()
 def load(folder: str, *, use_cpu: bool, precision: str, launch: Launch | None) -> PyTorchPredictor:
     """Load a result folder; see `load_classifier`."""
-
-    def start_here() -> World:
-        return _make_local_world(use_cpu) if launch is None else start_world(launch, use_cpu=use_cpu)
-
-    with announce_errors(launch or Launch(), start_here):
+    with announce_errors(launch or Launch(), lambda: _start_world(launch, use_cpu=use_cpu)):
         settings = read_settings(folder)
         task = trained_task(folder)
         tokenizer = _load_tokenizer(folder)
         classifier = load_trained(Path(folder), pad_token_id=get_padding_id(tokenizer))
-    world = start_here()
+    world = _start_world(launch, use_cpu=use_cpu)
     try:
         world.agree(None)
         if world.distributed:  # the fingerprint reads the whole model

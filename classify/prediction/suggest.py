@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +21,8 @@ from classify.data.split_record import SplitRecord
 from classify.errors import InputError
 from classify.evaluation.scored_rows import ScoredRows
 from classify.prediction.predictor import Outputs, Predictor
-from classify.prediction.stream import compute_outputs
 from classify.tables.roles import TextColumns
-from classify.tables.table import EMPTY, Table, group_duplicates, normalize_text, to_arrow
+from classify.tables.table import EMPTY, Table, group_duplicates, normalize_text
 from classify.tasks.columns import PredictionColumns
 
 # Share of common words from which of two texts only one is suggested.
@@ -61,7 +58,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
-    outputs = compute_outputs(predictor, table, texts, candidates)
+    outputs = predictor.table_outputs(table, texts, candidates)
     (logits, _), rejected = predictor.task.split(outputs), predictor.task.rejects(outputs)
     certainty = predictor.task.answers.certainty(predictor.task.answers.probabilities(logits))
     order = np.argsort(certainty, kind="stable")
@@ -102,22 +99,15 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
 
 
 def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
-    """The first `count` of `order`, but for those that share most words with an earlier one.
-
-    Of two sets that share a share `_ALIKE`, in any order of words, the first few words of both have one in common
-    (Chaudhuri et al., 2006, "A Primitive Operator for Similarity Joins"), so a text is compared with few others.
-    """
-    chosen, by_word = list[int](), defaultdict[str, list[set[str]]](list)
+    """The first `count` of `order`, but for those that share most words with an earlier one."""
+    chosen, word_sets = list[int](), list[set[str]]()
     for place in order.tolist():
         if len(chosen) == count:
             break
         words = _list_words(text(place))
-        first = sorted(words, key=lambda word: (-len(word), word))[: len(words) - math.ceil(_ALIKE * len(words)) + 1]
-        others = (other for word in first for other in by_word[word])
-        if all(len(words & other) < _ALIKE * len(words | other) for other in others):
+        if all(len(words & other) < _ALIKE * len(words | other) for other in word_sets):
             chosen.append(place)
-            for word in first:
-                by_word[word].append(words)
+            word_sets.append(words)
     return np.array(chosen, dtype=np.int64)
 
 
@@ -132,14 +122,13 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
 
     The file is made for a spreadsheet, so CSV has no formulas.
     """
-    count, order = len(suggestions.rows), np.argsort(suggestions.rows)
-    place = np.argsort(order)
-    columns = {
-        name: np.array(table.take(name, suggestions.rows[order]), dtype=object)[place].tolist()
-        for name in table.columns
-    }
-    columns |= {name: [""] * count for name in predictor.label_columns if name not in columns}
-    arrow = pyarrow.table({name: to_arrow(cells) for name, cells in columns.items()})
+    count, is_chosen = len(suggestions.rows), np.zeros(len(table), dtype=bool)
+    is_chosen[suggestions.rows] = True
+    arrow = table.arrow.select(table.columns).filter(pyarrow.array(is_chosen))
+    arrow = arrow.take(np.argsort(np.argsort(suggestions.rows)))  # of all rows Arrow could not take 2 GiB of texts
+    for name in predictor.label_columns:
+        if name not in table.columns:
+            arrow = arrow.append_column(name, pyarrow.array([""] * count))
     chosen = replace(table, arrow=arrow, original=None, derived=frozenset())
     task = replace(predictor.task, scope=None)  # rejected rows are not suggested
     PredictionColumns(task, top_k=0, for_excel=True).write(path, chosen, np.arange(count), suggestions.logits)

@@ -8,7 +8,6 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.report import (
-        after_run as after_run,
         card as card,
         charts as charts,
         comparison as comparison,

@@ -23,15 +23,10 @@ _NAMED = 0.1
 
 
 def write_card(result: Result) -> Path:
-    """Write README.md into a training run's folder. Raises OSError, ValueError or InputError."""
-    text = render(result)
-    with atomic_write(result.folder / FILE) as file:
-        file.write(text)
-    return result.folder / FILE
+    """Write README.md: the YAML of https://huggingface.co/docs/hub/model-cards, then Markdown.
 
-
-def render(result: Result) -> str:
-    """The card: the YAML of https://huggingface.co/docs/hub/model-cards, then Markdown."""
+    Raises OSError, ValueError or InputError.
+    """
     given = str(result.run["config"]["model"]["model"])
     # Of a folder its name alone, since paths are private.
     is_folder = Path(given).exists() or Path(given).is_absolute() or given.count("/") > 1
@@ -73,4 +68,6 @@ def render(result: Result) -> str:
         weak_below=WEAK,
         weak=list(find_weak_classes(result)),
     )  # fmt: skip
-    return f"---\n{metadata.to_yaml()}\n---\n\n{body}"
+    with atomic_write(result.folder / FILE) as file:
+        file.write(f"---\n{metadata.to_yaml()}\n---\n\n{body}")
+    return result.folder / FILE

@@ -13,6 +13,9 @@ from classify.report.environment import templates
 
 Ends = tuple[float, float]
 
+# Pixels of a chart, and of one whose axes are alike.
+_WIDE = (600, 320)
+_SQUARE = (440, 400)
 # Pixels around the axes.
 _TOP = 28
 _RIGHT = 14
@@ -20,19 +23,15 @@ _BOTTOM = 46
 # Pixels left of the axes without the labels of ticks, and pixels of a character of these.
 _LEFT = 34
 _CHARACTER = 7
-# Characters of a tick's label beyond which the chart would have no room.
-_LONGEST = 28
 # A line of fewer values has a dot at each.
 _FEW = 12
-# Share of a place's width that its bars take together.
-_FILLED = 0.7
-# Of the first series, and of the second.
-_COLOURS = ("accent", "second")
+# Of the first series, of the second, and of a diagonal behind them.
+_COLOURS = ("accent", "second", "line")
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values to draw, xs and ys (n,), as a "line", as a "diagonal", as "dots", or as "bars" from 0."""
+    """Values to draw, xs and ys (n,), as a "line", as a dashed "diagonal" or as "dots"."""
 
     name: str
     xs: Array
@@ -41,67 +40,48 @@ class Series:
 
 
 def plot(
-    series: Sequence[Series],
-    *,
-    x: str,
-    y: str,
-    ends: tuple[Ends, Ends] | None = None,
-    size: tuple[int, int] = (600, 320),
-    x_names: Sequence[str] = (),
+    series: Sequence[Series], *, x: str, y: str, ends: tuple[Ends, Ends] | None = None, square: bool = False
 ) -> str:
-    """Draw up to two series as an SVG element. `x_names` label the places 0, 1, ... of the x axis.
+    """Draw up to two series as an SVG element.
 
-    The axes span the values of all series, or `ends`: (lowest, highest) x and y.
+    The axes span the values of all series, or `ends`: (lowest, highest) x and y. With `square` both axes have one span,
+    and a dashed diagonal shows where both values are the same.
     """
-    (x_low, x_high), (y_low, y_high) = ends or (_range([one.xs for one in series]), _range([one.ys for one in series]))
-    x_ticks, y_ticks = dict(enumerate(x_names)) or _ticks(x_low, x_high), _ticks(y_low, y_high)
-    left = _LEFT + _CHARACTER * min(_LONGEST, max(map(len, y_ticks.values()), default=1))
-    right, bottom = size[0] - _RIGHT, size[1] - _BOTTOM
+    x_ends, y_ends = ends or (_range([one.xs for one in series]), _range([one.ys for one in series]))
+    if square:
+        x_ends = y_ends = min(x_ends[0], y_ends[0]), max(x_ends[1], y_ends[1])
+        series = [*series, Series("", np.array(x_ends), np.array(y_ends), "diagonal")]
+    x_ticks, y_ticks = _ticks(*x_ends), _ticks(*y_ends)
+    width, height = _SQUARE if square else _WIDE
+    left = _LEFT + _CHARACTER * max(map(len, y_ticks.values()), default=1)
+    right, bottom = width - _RIGHT, height - _BOTTOM
 
     def across(value: float) -> float:
-        return round(left + (right - left) * (value - x_low) / (x_high - x_low), 2)
+        return round(left + (right - left) * (value - x_ends[0]) / (x_ends[1] - x_ends[0]), 2)
 
     def up(value: float) -> float:
-        return round(_TOP + (bottom - _TOP) * (y_high - value) / (y_high - y_low), 2)
+        return round(_TOP + (bottom - _TOP) * (y_ends[1] - value) / (y_ends[1] - y_ends[0]), 2)
 
     marks = []
-    width = round(_FILLED * (across(1) - across(0)) / len(series), 2)
     for number, one in enumerate(series):
         pairs = zip(one.xs.tolist(), one.ys.tolist(), strict=True)
         places = [(across(a), up(b)) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-        begin = width * (number - len(series) / 2)
         has_dots = one.kind == "dots" or (one.kind == "line" and len(places) < _FEW)
         marks.append(
             {
                 "name": one.name,
-                "colour": "line" if one.kind == "diagonal" else _COLOURS[number],
+                "colour": _COLOURS[-1 if one.kind == "diagonal" else number],
                 "dashed": one.kind == "diagonal",
-                "path": " ".join(f"{a:g},{b:g}" for a, b in places) if one.kind in ("line", "diagonal") else "",
+                "path": "" if one.kind == "dots" else " ".join(f"{a:g},{b:g}" for a, b in places),
                 "dots": places if has_dots else [],
-                "bars": [(round(a + begin, 2), b, width, round(up(0) - b, 2)) for a, b in places if one.kind == "bars"],
             }
         )
-    frame = {"width": size[0], "height": size[1], "left": left, "right": right, "top": _TOP, "bottom": bottom}
-    template = templates().get_template("chart.svg")
+    frame = {"width": width, "height": height, "left": left, "right": right, "top": _TOP, "bottom": bottom}
     ticks = {
         "x_ticks": [(across(value), text) for value, text in x_ticks.items()],
         "y_ticks": [(up(value), text) for value, text in y_ticks.items()],
     }
-    return str(template.render(x=x, y=y, marks=marks, **frame, **ticks))
-
-
-def plot_square(series: Sequence[Series], *, x: str, y: str, ends: Ends | None = None) -> str:
-    """Draw lines and dots in a square, with the dashed diagonal where both values are the same."""
-    ends = ends or _range([values for one in series for values in (one.xs, one.ys)])
-    diagonal = Series("", np.array(ends), np.array(ends), "diagonal")
-    return plot([*series, diagonal], x=x, y=y, ends=(ends, ends), size=(440, 400))
-
-
-def bars(names: Sequence[str], series: Sequence[tuple[str, Array]], *, x: str, y: str) -> str:
-    """Draw up to two numbers per name beside each other: (what is counted, a number per name)."""
-    drawn = [Series(name, np.arange(len(names)), values, "bars") for name, values in series]
-    highest = float(max(values.max() for _, values in series))
-    return plot(drawn, x=x, y=y, ends=((-0.6, len(names) - 0.4), (0.0, highest)), x_names=names)
+    return str(templates().get_template("chart.svg").render(x=x, y=y, marks=marks, **frame, **ticks))
 
 
 def _range(values: Sequence[Array]) -> Ends:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from classify.console import align_columns
-from classify.errors import InputError, list_some
+from classify.errors import InputError
 from classify.evaluation.metrics import display_name, holm
 from classify.evaluation.scored_rows import SURE, SignTest, show_p, sign_test
 from classify.report.environment import count
@@ -21,35 +21,26 @@ from classify.report.result import Result
 class ComparedRun:
     """A folder's scores on the shared rows, and the paired test against the first folder; None for the first.
 
-    The test's p-value is corrected for the number of folders. `gain` is the mean difference of the rows' scores from
-    the first, larger is better. An evaluation may hold `trained_rows`, which its model was trained on.
+    The test's p-value is corrected for the number of folders. An evaluation may hold `trained_rows`, which its model
+    was trained on.
     """
 
     folder: str
     metrics: dict[str, float]
     paired: SignTest | None
     trained_rows: int = 0
-    gain: float = 0.0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared on `rows` shared rows; `relabelled` ones more, which all scored, have different labels.
-
-    `unknown` are the labels that some runs lack, by folder.
-    """
+    """Runs compared on `rows` shared rows; `relabelled` ones more, which all scored, have different labels."""
 
     rows: int
     relabelled: int
-    unknown: dict[str, list[str]] = field(default_factory=dict)
-    runs: tuple[ComparedRun, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {**values, "runs": [{name: run[name] for name in run if name != "gain"} for run in values["runs"]]}
+    runs: tuple[ComparedRun, ...]
 
     def lines(self) -> list[str]:
-        """The comparison as a table for a terminal, with notes on models that may look too good or lack labels."""
+        """The comparison as a table for a terminal, with notes on models that may look too good."""
         first, *others = self.runs
         rows = [["run", *map(display_name, first.metrics), f"against {first.folder}"]]
         rows += [[run.folder, *(f"{value:.3f}" for value in run.metrics.values()), verdict(run)] for run in self.runs]
@@ -59,11 +50,6 @@ class Comparison:
         return [
             *align_columns(rows),
             f"texts: {self.rows} scored by all{left_out} (exact sign test; a text counts once{corrected})",
-            *(
-                f"note: {folder} does not know {list_some(labels, show=repr)}; rows with such a label are compared "
-                "only if all runs scored them with the same label"
-                for folder, labels in self.unknown.items()
-            ),
             *(
                 f"note: the model of {run.folder} was trained on {run.trained_rows} of its rows, so it may look too "
                 "good"
@@ -78,11 +64,7 @@ def verdict(run: ComparedRun) -> str:
     if run.paired is None:
         return ""
     better, worse, p = run.paired.better, run.paired.worse, run.paired.p
-    word = "better" if better > worse else "worse"
-    if p >= SURE:
-        word = "not clearly different"
-    elif run.gain and (better > worse) != (run.gain > 0):
-        word += " on more rows, yet not on average"
+    word = "not clearly different" if p >= SURE else "better" if better > worse else "worse"
     return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, {show_p(p)}"
 
 
@@ -96,21 +78,14 @@ def compare(folders: Sequence[Path]) -> Comparison:
     for folder, result in zip(folders, results, strict=True):
         if result.task.name != task.name or not (task.answers.has_labels or result.task.labels == task.labels):
             raise InputError(f"{folder}: it has another task than {folders[0]}; expected runs of the same task.")
-        if set(result.task.labels).isdisjoint(task.labels):
-            raise InputError(
-                f"{folder}: it has no label in common with {folders[0]}; expected runs of the same labels."
-            )
     labels = list(dict.fromkeys(label for result in results for label in result.task.labels))
-    lacking = [[label for label in labels if label not in result.task.labels] for result in results]
-    hashes = [result.rows.hashes.tolist() for result in results]
-    # From the end, so that the first row of a text stays.
-    places = [dict(zip(reversed(one), range(len(one) - 1, -1, -1), strict=True)) for one in hashes]
-    shared = [key for key in dict.fromkeys(hashes[0]) if all(key in index for index in places)]
-    if not shared:
+    first_rows = [np.unique(result.rows.hashes, return_index=True) for result in results]
+    shared = functools.reduce(np.intersect1d, (hashes for hashes, _ in first_rows))
+    if not len(shared):
         raise InputError(f"{names} scored no text in common; score all on one table: classify evaluate.")
     predicted, targets = [], []
-    for result, index in zip(results, places, strict=True):
-        rows = [index[key] for key in shared]
+    for result, (hashes, places) in zip(results, first_rows, strict=True):
+        rows = places[np.searchsorted(hashes, shared)]
         predicted.append(result.task.scores.renumber(result.predicted[rows], labels))
         targets.append(result.task.scores.renumber(result.rows.targets[rows], labels))
     same = np.all([(other == targets[0]).reshape(len(shared), -1).all(axis=1) for other in targets], axis=0)
@@ -118,22 +93,16 @@ def compare(folders: Sequence[Path]) -> Comparison:
         raise InputError(
             f"{names}: no shared row has the same label in all of them; score them on one table with classify evaluate."
         )
+    metrics = [task.scores.metrics(values[same], targets[0][same]) for values in predicted]
     scores = [task.scores.row_scores(values[same], targets[0][same]) for values in predicted]
     tests = [sign_test(one, scores[0]) for one in scores[1:]]
     corrected = holm(np.array([test.p for test in tests])).tolist()
-    paired = [SignTest(test.better, test.worse, p) for test, p in zip(tests, corrected, strict=True)]
+    paired = [None, *(replace(test, p=p) for test, p in zip(tests, corrected, strict=True))]
     runs = [
-        ComparedRun(
-            str(folder),
-            task.scores.metrics(values[same], targets[0][same]),
-            test,
-            result.trained_rows,
-            float((one - scores[0]).mean()),
-        )
-        for folder, result, values, one, test in zip(folders, results, predicted, scores, [None, *paired], strict=True)
+        ComparedRun(str(folder), values, test, result.trained_rows)
+        for folder, values, test, result in zip(folders, metrics, paired, results, strict=True)
     ]
-    unknown = {str(folder): missing for folder, missing in zip(folders, lacking, strict=True) if missing}
-    return Comparison(int(same.sum()), int((~same).sum()), unknown, tuple(runs))
+    return Comparison(int(same.sum()), int((~same).sum()), tuple(runs))
 
 
 def _read(folder: Path) -> Result:

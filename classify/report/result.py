@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,11 @@ from classify.report.environment import count
 from classify.tables.roles import TextColumns
 from classify.tables.table import Table
 from classify.tasks.base import Task
-from classify.tasks.columns import FOLD_COLUMN, PredictionColumns, read_predictions
+from classify.tasks.columns import read_predictions
 from classify.tasks.registry import trained_task
 
 # Precisions for which a threshold is reported.
 PRECISIONS = (0.9, 0.95, 0.98, 0.99)
-# Percent below which a precision is not worth a threshold.
-_LEAST_PRECISION = 50
 
 
 @dataclass(frozen=True)
@@ -106,30 +104,13 @@ class Result:
         shares = self.settings.get("languages", {}) if self.is_training else {}
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
-    @property
-    def other_columns(self) -> dict[str, list[str]]:
-        labels = (*self.settings.get("label_columns", ()), self.metrics.get("label_column"))
-        used = {*self.columns.named, *labels, *PredictionColumns(self.task).names, FOLD_COLUMN}
-        return {name: self.table.column(name) for name in self.table.columns if name not in used}
-
     @functools.cached_property
     def thresholds(self) -> list[Threshold]:
         """The thresholds of confidence for the `PRECISIONS` that can be reached."""
-        return list(self._find_thresholds(PRECISIONS))
-
-    @functools.cached_property
-    def best_threshold(self) -> Threshold | None:
-        """The threshold that accepts most of `thresholds`; else that of the highest precision that can be reached."""
-        if self.thresholds:
-            return max(self.thresholds, key=lambda one: one.accepted)
-        lower = (least / 100 for least in range(round(100 * PRECISIONS[0]) - 1, _LEAST_PRECISION, -1))
-        return next(self._find_thresholds(lower), None)
-
-    def _find_thresholds(self, precisions: Iterable[float]) -> Iterator[Threshold]:
         rows = self.independent
         right = (self.predicted == self.rows.targets)[rows]
-        found = (find_threshold(self.confidence[rows], right, precision) for precision in precisions)
-        return filter(None, found)
+        found = (find_threshold(self.confidence[rows], right, precision) for precision in PRECISIONS)
+        return list(filter(None, found))
 
     @functools.cached_property
     def independent(self) -> npt.NDArray[np.int64]:
@@ -173,7 +154,6 @@ class Result:
 
     @functools.cached_property
     def confidence(self) -> npt.NDArray[np.float64]:
-        """(rows,) the largest probability."""
         return np.asarray(self.probabilities.max(axis=1))
 
     @functools.cached_property

@@ -13,15 +13,7 @@ from classify.data.languages import UNKNOWN
 from classify.evaluation import scored_rows, suspects_file
 from classify.evaluation.calibration import BINS, calibration_error, equal_mass_bins, error_by_chance
 from classify.evaluation.learning_curve import Curve
-from classify.evaluation.metrics import (
-    ERRORS,
-    Sampling,
-    display_name,
-    is_share,
-    share_interval,
-    softmax,
-    wilson_interval,
-)
+from classify.evaluation.metrics import ERRORS, Sampling, display_name, is_share, share_interval, wilson_interval
 from classify.evaluation.scope import COLUMN, summarize
 from classify.evaluation.slices import find_weak, list_slices
 from classify.report import charts
@@ -30,6 +22,7 @@ from classify.report.result import Result
 from classify.report.verdict import find_steps
 from classify.tables.roles import find_id_column
 from classify.tasks.base import format_value
+from classify.tasks.columns import FOLD_COLUMN, PredictionColumns
 from classify.training.table_report import describe_spread
 
 # Classes up to which there is a confusion matrix; a larger one fits no page.
@@ -40,8 +33,6 @@ _ROWS_PER_BIN = 20
 _LISTED = 100
 # Texts of a confusion that are shown.
 _EXAMPLES = 5
-# Bars of the confidence.
-_BARS = 10
 # Points of the curve of precision.
 _POINTS = 200
 # Most certain rows before which precision is not drawn: of fewer it jumps.
@@ -111,13 +102,10 @@ def curve(result: Result) -> Mapping[str, Any] | None:
     if found is None:
         return None
     rows, scores = np.array(found.points).T
-    drawn = np.linspace(rows.min(), 2 * rows[-1], 60)
-    expected = scores[-1] + found.law.errors(np.array([1.0])) - found.law.errors(drawn / rows[-1])
     unit, name = (100, f"{display_name(found.metric)} in %") if is_share(found.metric) else (1, found.metric)
-    series = [Series("measured", rows, unit * scores, "dots"), Series("expected", drawn, unit * expected)]
     score, interval = found.predict()
     return {
-        "chart": charts.plot(series, x="training rows", y=name),
+        "chart": charts.plot([Series("", rows, unit * scores, "dots")], x="training rows", y=name),
         "metric": found.metric,
         "now": scores[-1],
         "expected": score,
@@ -176,45 +164,29 @@ def confusion(result: Result) -> Mapping[str, Any] | None:
             "id": f"confused-{row}-{column}",
             "texts": [_shorten(result.texts[place]) for place in examples.tolist()],
         }
-    shown = np.union1d(rows, columns)
-    if len(shown) > _TABLE:
+    if len(labels) > _TABLE:
         return {"pairs": list(pairs.values()), "table": None}
-    matrix = np.zeros((len(shown), len(shown)), dtype=np.int64)
-    matrix[np.searchsorted(shown, rows), np.searchsorted(shown, columns)] = counts
+    matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    matrix[rows, columns] = counts
     levels = (10 * wilson_interval(matrix, np.maximum(matrix.sum(axis=1, keepdims=True), 1))[0]).astype(int)
-    table = [
-        [
-            (matrix[i, j], levels[i, j], pairs.get((row, column), {}).get("id"))
-            for j, column in enumerate(shown.tolist())
-        ]
-        for i, row in enumerate(shown.tolist())
-    ]
-    return {"pairs": list(pairs.values()), "names": [labels[number] for number in shown.tolist()], "table": table}
+    places = range(len(labels))
+    table = [[(matrix[i, j], levels[i, j], pairs.get((i, j), {}).get("id")) for j in places] for i in places]
+    return {"pairs": list(pairs.values()), "names": labels, "table": table}
 
 
 @_section("What can be automated")
 def automation(result: Result) -> Mapping[str, Any]:
-    """Show how many of the texts need no look at a required precision, in all and by class."""
-    rows, thresholds, advised = result.independent, result.thresholds, None
-    confidence, predicted = result.confidence[rows], result.predicted[rows]
-    right = predicted == result.rows.targets[rows]
+    """Show how many of the texts need no look at a required precision."""
+    rows, thresholds, flag = result.independent, result.thresholds, None
+    confidence, right = result.confidence[rows], (result.predicted == result.rows.targets)[rows]
     if thresholds and not result.trained_rows:  # on rows that were trained on it is too good to choose by
         advised = next((one for one in thresholds if one.precision == _ADVISED), thresholds[0])
-    by_class = []
-    for number, label in enumerate(result.task.labels):
-        chosen = predicted == number
-        if advised and chosen.any():
-            accepted = chosen & (confidence >= advised.confidence)
-            counts = {"predicted": chosen, "accepted": accepted, "right": accepted & right}
-            by_class.append({"name": label, **{name: int(part.sum()) for name, part in counts.items()}})
+        # `predict --min-precision` uses the training run's rows, not these.
+        confident = f"--min-confidence {advised.confidence}"
+        flag = f"--min-precision {advised.precision:g}" if result.is_training else confident
     order, ranks = np.argsort(-confidence, kind="stable"), np.arange(1, len(rows) + 1)
     drawn = np.unique(np.linspace(min(_FIRST, len(rows)) - 1, len(rows) - 1, _POINTS).astype(int))
     shares, precise = 100 * ranks[drawn] / len(rows), 100 * (np.cumsum(right[order]) / ranks)[drawn]
-    ends = np.linspace(0, 1, _BARS + 1)
-    # `predict --min-precision` uses the training run's rows, not these.
-    flag = advised and (
-        f"--min-precision {advised.precision:g}" if result.is_training else f"--min-confidence {advised.confidence}"
-    )
     return {
         "chart": charts.plot(
             [Series("", shares, precise)],
@@ -222,15 +194,7 @@ def automation(result: Result) -> Mapping[str, Any]:
             y="% of them right",
             ends=((min(shares.min(), 99), 100), (min(precise.min(), 99), 100)),
         ),
-        "histogram": charts.bars(
-            [f"{100 * end:.0f}" for end in ends[:-1]],
-            [("right", np.histogram(confidence[right], ends)[0]), ("wrong", np.histogram(confidence[~right], ends)[0])],
-            x="confidence from, in %",
-            y="predictions",
-        ),
         "thresholds": thresholds,
-        "advised": advised,
-        "by_class": sorted(by_class, key=lambda one: -int(one["predicted"])),
         "flag": flag,
     }
 
@@ -240,17 +204,11 @@ def reliability(result: Result) -> Mapping[str, Any]:
     """Show how well the confidence is calibrated: the share that is right over the mean, in bins of equal mass."""
     rows, calibration = result.independent, result.metrics["calibration"]
     confidence, right = result.confidence[rows], (result.predicted == result.rows.targets)[rows].astype(np.float64)
-    measured = {"as saved" if calibration else "": confidence}
-    if calibration:
-        uncalibrated = softmax(result.rows.logits[rows] * calibration["temperature"])
-        measured["before temperature"] = uncalibrated.max(axis=1)
-    series = []
-    for name, values in measured.items():
-        parts = equal_mass_bins(values, min(BINS, max(3, len(values) // _ROWS_PER_BIN)))
-        xs, ys = (np.array([100 * each[part].mean() for part in parts]) for each in (values, right))
-        series.append(Series(name, xs, ys))
+    parts = equal_mass_bins(confidence, min(BINS, max(3, len(confidence) // _ROWS_PER_BIN)))
+    xs, ys = (np.array([100 * values[part].mean() for part in parts]) for values in (confidence, right))
+    ends = ((0.0, 100.0), (0.0, 100.0))
     return {
-        "chart": charts.plot_square(series, x="confidence in %", y="accuracy in %", ends=(0, 100)),
+        "chart": charts.plot([Series("", xs, ys)], x="confidence in %", y="accuracy in %", ends=ends, square=True),
         "error": calibration_error(confidence, right),
         "by_chance": error_by_chance(confidence, seed=0),
         "mean_confidence": float(confidence.mean()),
@@ -259,20 +217,16 @@ def reliability(result: Result) -> Mapping[str, Any]:
     }
 
 
-@_section("Most confident errors")
+@_section("Errors")
 def errors(result: Result) -> Mapping[str, Any] | None:
-    """Show the wrong predictions with the highest confidence, which are often label errors."""
-    rows = scored_rows.confident_errors(result.probabilities, result.rows.targets, _LISTED).tolist()
+    """Show the wrong predictions with the highest confidence, or the rows whose prediction is furthest off."""
+    if result.task.answers.has_confidence:
+        rows = scored_rows.confident_errors(result.probabilities, result.rows.targets, _LISTED)
+    else:
+        scores = result.task.scores.row_scores(result.predicted, result.rows.targets)
+        rows = scored_rows.worst_rows(scores, _LISTED)
     wrong = int((result.predicted != result.rows.targets).sum())
-    return {"wrong": wrong, **_list_rows(result, rows)} if rows else None
-
-
-@_section("Largest errors")
-def worst_rows(result: Result) -> Mapping[str, Any] | None:
-    """Show the rows whose prediction is furthest from the target."""
-    scores = result.task.scores.row_scores(result.predicted, result.rows.targets)
-    rows = scored_rows.worst_rows(scores, _LISTED).tolist()
-    return _list_rows(result, rows) if rows else None
+    return {"wrong": wrong, **_list_rows(result, rows.tolist())} if len(rows) else None
 
 
 def _list_rows(result: Result, rows: Sequence[int]) -> dict[str, Any]:
@@ -310,11 +264,10 @@ def suspects(result: Result) -> Mapping[str, Any] | None:
 
 @_section("Predictions")
 def scatter(result: Result) -> Mapping[str, Any]:
-    """Show predicted over true scores."""
     shown = np.linspace(0, len(result.texts) - 1, min(len(result.texts), _DOTS)).astype(int)
     targets = result.rows.targets.astype(np.float64)
-    series = [Series("", targets[shown], result.predicted[shown], "dots")]
-    return {"chart": charts.plot_square(series, x="score", y="predicted score")}
+    dots = Series("", targets[shown], result.predicted[shown], "dots")
+    return {"chart": charts.plot([dots], x="score", y="predicted score", square=True)}
 
 
 @_section("Data", technical=True)
@@ -350,7 +303,10 @@ def slices(result: Result) -> Mapping[str, Any] | None:
     scores, metric = result.task.scores.row_scores(result.predicted, result.rows.targets), result.task.scores.row_metric
     shares = result.settings.get("languages", {}).items()
     several = sum(share >= _SHARE for code, share in shares if code != UNKNOWN) > 1
-    found = list_slices(result.texts, result.other_columns, several_languages=several)
+    labels = (*result.settings.get("label_columns", ()), result.metrics.get("label_column"))
+    used = {*result.columns.named, *labels, *PredictionColumns(result.task).names, FOLD_COLUMN}
+    others = {name: result.table.column(name) for name in result.table.columns if name not in used}
+    found = list_slices(result.texts, others, several_languages=several)
     weak, tested = find_weak(found, scores, result.independent)
     if metric in ERRORS:  # scores are larger for better rows
         weak = [
@@ -368,23 +324,19 @@ def course(result: Result) -> Mapping[str, Any] | None:
     run, log = result.run, result.log
     train = [line for line in log if "step" in line and "loss" in line]
     scored: list[Mapping[str, Any]] = [{"step": line["step"], **line["eval"]} for line in log if "eval" in line]
-    contrastive = [line for line in log if "contrastive_step" in line]
-    rates = [line for line in train if "rows_per_second" in line]
-    wanted: list[tuple[str, str, dict[str, list[Mapping[str, Any]]]]] = [
-        ("step", "loss", {"training loss": train, "validation loss": scored}),
-        ("step", "learning_rate", {"": train}),
-        ("step", "rows_per_second", {"": rates}),
-        ("contrastive_step", "loss", {"": contrastive}),
-    ]
+    lines_of: dict[str, dict[str, list[Mapping[str, Any]]]] = {
+        "loss": {"training loss": train, "validation loss": scored},
+        "learning_rate": {"": train},
+    }
     drawn = []
-    for step, key, parts in wanted:
+    for key, parts in lines_of.items():
         series = [
-            Series(name, np.array([line[step] for line in lines]), np.array([line[key] for line in lines]))
+            Series(name, np.array([line["step"] for line in lines]), np.array([line[key] for line in lines]))
             for name, lines in parts.items()
             if lines
         ]
         if series and len(series[0].xs) > 1:
-            drawn.append(charts.plot(series, x=step.replace("_", " "), y=key.replace("_", " ")))
+            drawn.append(charts.plot(series, x="step", y=key.replace("_", " ")))
     facts = {
         "devices": ", ".join(f"rank {place['rank']}: {place['device']}" for place in run["topology"]),
         "strategy": run["strategy"],
@@ -400,4 +352,4 @@ def course(result: Result) -> Mapping[str, Any] | None:
 
 @_section("Usage")
 def usage(result: Result) -> Mapping[str, Any]:
-    return {"pair": result.columns.pair is not None}
+    return {}

@@ -91,16 +91,13 @@ def describe_automation(result: Result) -> str:
     """The share of the texts that needs no look; "" for a task whose predictions have no confidence."""
     if not result.task.answers.has_confidence:
         return ""
-    best, least = result.best_threshold, f"{100 * PRECISIONS[0]:.0f} % precision"
-    if best is None:
-        return f"Check every prediction: on {result.scored} no confidence reaches {least}."
+    if not result.thresholds:
+        return (
+            f"Check every prediction: on {result.scored} no confidence reaches {100 * PRECISIONS[0]:.0f} % precision."
+        )
+    best = max(result.thresholds, key=lambda one: one.accepted)
     share, precision = _of_100(best.accepted / best.rows), f"{100 * best.precision:.0f} %"
-    if result.thresholds:
-        return f"{share} of 100 texts can be sorted without a look if {precision} of these have to be right."
-    return (
-        f"On {result.scored} no confidence reaches {least}; the best that can be had is {precision} for {share} of 100 "
-        f"texts (classify predict --min-precision {best.precision:g})."
-    )
+    return f"{share} of 100 texts can be sorted without a look if {precision} of these have to be right."
 
 
 def _compare_with_others(result: Result) -> str:
@@ -160,11 +157,6 @@ def find_steps(result: Result) -> list[Step]:
             f"Review the {count(suspects, 'label')} in {suspects_file.FILE}, which may be wrong: write x into the "
             "column accept where the suggestion is right, then apply these",
             f"classify clean --apply {reviewed} --out corrected.csv",
-        ),
-        (
-            is_training and run["config"]["training"]["preset"] == "fast",
-            "Train the whole model, without --preset fast",
-            f"{again} --preset default",
         ),
         (weak, f"Label more rows; the weakest {'class is' if len(weak) == 1 else 'classes are'} {named}", suggest),
         (gain >= _GAIN, f"Label as many rows again: {more} is to be expected", suggest),

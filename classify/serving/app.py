@@ -22,7 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.requests import ClientDisconnect
 
 from classify.files import read_json
-from classify.prediction.occlusion import strongest
+from classify.prediction.explanations import WordAttribution, strongest
 from classify.prediction.predictor import Predictor
 from classify.serving import is_loopback
 from classify.serving.batching import Batcher, QueueFullError
@@ -93,13 +93,6 @@ class Answer(pydantic.BaseModel):
     predictions: list[Prediction]
 
 
-class Word(pydantic.BaseModel):
-    """A word, and by how much it raises the logit of the predicted label."""
-
-    word: str
-    score: float
-
-
 def make_app(
     predictor: Predictor,
     token: str | None = None,
@@ -162,15 +155,8 @@ def make_app(
     secured = [Depends(check_token)]
     kind: type[Texts | Pairs] = Pairs if predictor.texts.pair is not None else Texts
     schema = {"requestBody": {"required": True, "content": {_JSON: {"schema": kind.model_json_schema()}}}}
-    refused: dict[int | str, dict[str, Any]] = {
-        401: {"description": "no token, or a wrong one"},
-        408: {"description": "the body did not come in time"},
-        413: {"description": "too large"},
-        422: {"description": "not understood"},
-        429: {"description": "too many texts wait; try again after Retry-After seconds"},
-    }
 
-    @app.post("/predict", dependencies=secured, openapi_extra=schema, responses=refused, response_model=Answer)
+    @app.post("/predict", dependencies=secured, openapi_extra=schema, response_model=Answer)
     async def predict(request: Request) -> Response:
         """Predict texts."""
         body = await _read(request, kind)
@@ -183,12 +169,11 @@ def make_app(
 
         return Response(await run_in_threadpool(write), media_type=_JSON)
 
-    @app.post("/explain", dependencies=secured, openapi_extra=schema, responses=refused)
-    async def explain(request: Request) -> list[Word]:
+    @app.post("/explain", dependencies=secured, openapi_extra=schema)
+    async def explain(request: Request) -> list[WordAttribution]:
         """List the words of the first text that raise or lower the logit of its predicted label most."""
         text = (await _read(request, kind)).texts[0]
-        words = await batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS)
-        return [Word(word=word.word, score=word.score) for word in strongest(words, WORDS)]
+        return strongest(await batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS), WORDS)
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:

@@ -194,7 +194,7 @@ class LabelSetAnswers(Answers):
     purpose = "assigns any of {} labels to a text"
     first_columns = ("predicted_labels",)
     sections = (
-        "next_steps", "scores", "per_class", "worst_rows", "slices", "curve", "usage",
+        "next_steps", "scores", "per_class", "errors", "slices", "curve", "usage",
         "data", "course", "decisions",
     )  # fmt: skip
 

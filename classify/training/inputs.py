@@ -385,7 +385,7 @@ def inspect_run(inputs: RunInputs) -> Report:
         count_tokens(report, splits, tokens, config.data.max_length, cap, tokenizer)
         try:
             warning = check_coverage(
-                splits.train, splits.columns.text, tokens, tokenizer, config.model, named=config.names_model
+                splits.train, splits.columns.text, tokens, tokenizer, config.model.name, named=config.names_model
             )
             faults = [] if warning is None else [warning]
         except InputError as error:

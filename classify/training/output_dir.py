@@ -62,7 +62,7 @@ def plan_output_dir(config: RunConfig, launch: Launch) -> OutputDirPlan:
     if not launch.checks_output_dir:
         return plan
     if folder is None:
-        _check_writable(_RUNS)
+        check_writable(_RUNS)
         return plan
     if (folder / LOCK).exists():
         with lock(folder):
@@ -78,7 +78,7 @@ def check_folder(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None]
 
     A folder with files must hold a run to be resumed, or one to be overwritten that holds no input of this run.
     """
-    _check_writable(folder)
+    check_writable(folder)
     if not folder.is_dir() or not any(_entries(folder)):
         return
     has_record = (folder / "run.json").exists()
@@ -105,7 +105,7 @@ def check_folder(plan: OutputDirPlan, folder: Path, inputs: Sequence[str | None]
         )
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Raise InputError where a folder is not writable, or cannot be made."""
     if folder.is_dir():
         # A trial as below would be seen by another rank, which looks whether the folder is empty.

@@ -34,14 +34,7 @@ from classify.findings import Finding, decided, decisions, note, notes
 from classify.launch import describe
 from classify.modeling.classifier import Classifier, choose_packing
 from classify.modeling.coverage import check_coverage
-from classify.modeling.load import (
-    check_ids,
-    checkpoint_activations,
-    freeze,
-    freeze_unused,
-    load_pretrained,
-    load_tokenizer,
-)
+from classify.modeling.load import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
 from classify.modeling.precision import (
     Precision,
     agree_on_precision,
@@ -219,7 +212,7 @@ def tokenize_tables(inputs: RunInputs, *, is_main: bool = True) -> TokenizedData
     full = {key(table): tokenize_columns(tokenizer, table, columns, cap) for table in splits.tables}
     named = inputs.config.names_model
     warning = check_coverage(
-        train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model, named=named
+        train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model.name, named=named
     )
     if warning is not None and is_main:
         log(note(warning).line())
@@ -272,7 +265,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         found += [placing] if placing is not None else []
         if not output.is_writer:
             classifier.drop_unused_embeddings()
-        found += _note_start(inputs.config, classifier, world, output, unused)
+        found += _note_start(world, output, unused)
         findings = (*inputs.findings, *found)
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         _describe(context, found)
@@ -293,11 +286,9 @@ def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
         output.log(finding.line())
 
 
-def _note_start(
-    config: RunConfig, classifier: Classifier, world: World, output: Output, unused: Sequence[str]
-) -> list[Finding]:
+def _note_start(world: World, output: Output, unused: Sequence[str]) -> list[Finding]:
     """Note what is special about how this training starts."""
-    found = [*classifier.findings, *world.plan.findings]
+    found = [*world.plan.findings]
     if world.plan.launch.restarts and not output.resumes:
         text = (
             "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
@@ -349,7 +340,7 @@ def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens]
     if config.model.kernels == "auto":
         classifier.install_kernels(device)
     for tokens in texts:
-        check_ids(tokens, tokenizer, classifier.model, config.model.name)
+        classifier.check_ids(tokens, tokenizer, config.model.name)
     classifier.compact_vocabulary(list(texts), tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
     freeze(classifier.model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
     if config.model.lora:

@@ -11,7 +11,7 @@ import pytest
 
 from classify import load_classifier
 from classify.cli import main
-from classify.prediction import occlusion
+from classify.prediction import explanations
 from classify.prediction.explanations import write_explanations
 from classify.prediction.pytorch import PyTorchPredictor as Predictor
 from classify.training.run import train
@@ -56,7 +56,7 @@ def test_a_score_is_what_the_logit_falls_by(predictor: Predictor) -> None:
     ],
 )
 def test_parts_of_a_text(text: str, words: list[str] | int) -> None:
-    parts = occlusion.explain([text], lambda rows: np.zeros(len(rows), dtype=np.float32))
+    parts = explanations.explain([text], lambda rows: np.zeros(len(rows), dtype=np.float32))
     if isinstance(words, int):
         assert len(parts) == words
         assert sum(len(part.word.split(". ")) for part in parts) == 401

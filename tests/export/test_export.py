@@ -97,7 +97,6 @@ def test_what_was_checked_is_recorded(finished: Path, exported: Path) -> None:
     before, after = check["scores"]["macro_f1"]
     assert before == after
     assert check["change"]["accuracy"] == [0, 0, 0]
-    assert check["change"]["loss"] == pytest.approx([0, 0, 0], abs=1e-5)
     assert recorded["model"] == str(finished)
     model = onnx.load(exported / "model.onnx")
     values = {entry.key: entry.value for entry in model.metadata_props}
@@ -239,7 +238,7 @@ def damaged(exported: Path, folder: Path, change: Callable[[Path], object]) -> P
         (lambda folder: (folder / "model.onnx").write_bytes(b"\x08 not a model"), "export it again"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer cannot be read"),
         (lambda folder: (folder / "classify.json").unlink(), "no classify.json"),
-        (lambda folder: (folder / "model.onnx").unlink(), "no model.onnx in it; export the run again"),
+        (lambda folder: (folder / "model.onnx").unlink(), "no model.onnx in it; copy the folder again"),
     ],
 )
 def test_a_damaged_folder_is_one_line(
@@ -275,7 +274,7 @@ def test_a_full_disk_is_one_line(finished: Path, tmp_path: Path, capsys: Any, mo
     monkeypatch.setattr("classify.export.write.write_json", refuse)
     assert main(["export", "--model", str(finished), "--out", str(tmp_path / "onnx")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "onnx: nothing was written (No space left on device)" in line
+    assert "onnx: No space left on device" in line
     assert not list(tmp_path.iterdir())
 
 
@@ -289,8 +288,6 @@ def test_the_interval_of_the_change_is_paired() -> None:
     check = Check.compare(task, sample, new)
     mean, low, high = check.change["accuracy"]
     assert mean == pytest.approx(-0.01)
-    before, after = check.scores["loss"]
-    assert check.change["loss"][0] == pytest.approx(after - before, abs=1e-6)
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt((3 - 0.01) / 100) / 10, rel=1e-3)
 
 

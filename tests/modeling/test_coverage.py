@@ -1,11 +1,10 @@
-"""The share of unknown tokens and the script of texts, without torch."""
+"""The share of unknown tokens without torch."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from classify.config.parser import parse_training
 from classify.config.run_config import RunConfig
@@ -34,21 +33,6 @@ def test_the_share_is_that_of_the_rows_asked_for() -> None:
         (range(6), knows_all, 0.0),
     ]:
         assert coverage.compute_unknown_share(some, np.array(rows), judge) == share
-
-
-@pytest.mark.parametrize(
-    ("text", "script"),
-    [
-        ("บัตรของฉันหาย card", "THAI"),
-        ("我的银行卡丢了", "CJK"),
-        ("Моя карта", "CYRILLIC"),
-        ("my card", "LATIN"),
-        ("카드를 잃어버렸어요", "HANGUL"),
-    ],
-)
-def test_the_script_of_most_letters(text: str, script: str) -> None:
-    assert coverage.count_scripts([text, "12 !?"]).most_common(1)[0][0] == script
-    assert not coverage.count_scripts(["12 !? 👍", ""])
 
 
 def test_whether_the_model_was_named_is_known() -> None:

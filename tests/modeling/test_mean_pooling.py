@@ -16,7 +16,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.tokenize import load_tokenizer, tokenize
 from classify.errors import InputError
 from classify.evaluation.inference import compute_logits
-from classify.modeling.cls_hooks import _text_means
+from classify.modeling.attention import _text_means
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
 from classify.modeling.packing import Boundaries

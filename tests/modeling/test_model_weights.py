@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
 from classify.errors import InputError
 from classify.modeling.classifier import Classifier
 from classify.modeling.find import resolve_model
-from classify.modeling.load import load_pretrained, load_trained
+from classify.modeling.load import load_pretrained
+from classify.prediction.pytorch import load_trained
 from tests.support import tiny
 
 
@@ -28,13 +28,6 @@ def copy_with_config(model_folder: Path, folder: Path, **changes: Any) -> Path:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
     return folder
-
-
-def rename_weights(folder: Path, prefix: str) -> dict[str, torch.Tensor]:
-    file = folder / "model.safetensors"
-    weights = load_file(file)
-    save_file({prefix + name: weight for name, weight in weights.items()}, file, metadata={"format": "pt"})
-    return weights
 
 
 @pytest.mark.parametrize(
@@ -54,20 +47,6 @@ def test_an_encoder_that_would_be_random_is_refused(
         load(folder)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "module.bert."])
-def test_weights_of_a_wrapper_are_read_and_saved_without_its_prefix(
-    model_folder: Path, tmp_path: Path, prefix: str
-) -> None:
-    folder = copy_with_config(model_folder, tmp_path / "m")
-    weights = rename_weights(folder, prefix)
-    assert resolve_model(str(folder)).origin == "a local folder; 'module.' removed from the names of its weights"
-    model = load(folder)
-    loaded = model.model.bert.state_dict()
-    assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
-    model.model.save_pretrained(tmp_path / "saved")
-    assert load_file(tmp_path / "saved" / "model.safetensors").keys() == model.model.state_dict().keys()
-
-
 @pytest.mark.parametrize("kind", ["AutoModelForMaskedLM", "AutoModelForSequenceClassification"])
 @pytest.mark.parametrize("architecture", sorted(tiny.configurations()))
 def test_a_new_head_and_pooler_are_no_fault(tmp_path: Path, architecture: str, kind: str) -> None:
@@ -76,12 +55,6 @@ def test_a_new_head_and_pooler_are_no_fault(tmp_path: Path, architecture: str, k
     getattr(transformers, kind).from_config(config).save_pretrained(tmp_path)
     tiny.make_tokenizer().save_pretrained(tmp_path)
     load(tmp_path)
-
-
-def test_layers_that_the_configuration_leaves_out_are_noted(model_folder: Path, tmp_path: Path) -> None:
-    assert load(model_folder).findings == ()
-    model = load(copy_with_config(model_folder, tmp_path / "m", num_hidden_layers=1))
-    assert "not loaded: encoder.layer.1." in model.findings[0].text
 
 
 def test_a_result_folder_without_all_weights_is_refused(model_folder: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from classify.cli import main
 from classify.errors import InputError
 from classify.evaluation.scope import Scope
 from classify.evaluation.scored_rows import ScoredRows, find_threshold
-from classify.prediction.thresholds import find_confidence, find_set_limit
+from classify.prediction.inputs import find_confidence, find_set_limit
 from classify.tables.read import read_table
 from classify.tasks import single_label
 from classify.tasks.columns import PredictionColumns

@@ -18,7 +18,7 @@ def texts_of(svg: str) -> list[str]:
 
 def test_axes_and_series_are_named() -> None:
     bins = np.array([0.1, 0.9]), np.array([0.2, 0.8])
-    drawn = charts.plot_square([Series("before", *bins), Series("after", *bins)], x="confidence", y="accuracy")
+    drawn = charts.plot([Series("before", *bins), Series("after", *bins)], x="confidence", y="accuracy", square=True)
     assert {"confidence", "accuracy", "before", "after"} <= set(texts_of(drawn))
 
 

@@ -92,15 +92,6 @@ def test_evaluation(trained: Path, table_with_odd_rows: Path, tmp_path: Path, ca
     assert "'oos' rows rejected" in capsys.readouterr().out
 
 
-def test_other_texts_are_noticed(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    data = write_rows(tmp_path / "odd.csv", odd_rows(120, ""))
-    assert main(["compare", "--model", str(trained), "--data", str(data), "--cpu"]) == 0
-    (line,) = (
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("probability of being in scope")
-    )
-    assert line.endswith("differs")
-
-
 def test_rows_to_label_are_in_scope(trained: Path, tmp_path: Path, capsys: Any) -> None:
     rows = [*tiny.table_rows(20, seed=9), *((f"{text} anew", label) for text, label in odd_rows(20))]
     data = write_rows(tmp_path / "new.csv", [(text, "") for text, _ in rows])

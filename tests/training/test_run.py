@@ -23,8 +23,9 @@ import classify
 from classify.errors import ClassifyError, InputError
 from classify.launch.launch import Launch
 from classify.modeling.find import resolve_model
-from classify.modeling.load import load_pretrained, load_trained
-from classify.prediction.inputs import check_prediction
+from classify.modeling.load import load_pretrained
+from classify.prediction.inputs import check_out
+from classify.prediction.pytorch import load_trained
 from classify.training import checkpoint, linear_probe
 from classify.training.output_dir import plan_output_dir
 from classify.training.run import train
@@ -199,7 +200,7 @@ def test_an_unwritable_folder_is_told_before_the_work(
 ) -> None:
     if sys.platform == "linux":  # nothing can be made in /proc, whoever asks
         with pytest.raises(InputError, match=r"--out /proc/p.csv: the folder /proc is not writable \(No such file"):
-            check_prediction(str(finished), str(table), "/proc/p.csv", None)
+            check_out("/proc/p.csv", [str(table)], 1, 1, overwrite=False)
     monkeypatch.setattr("os.access", lambda *_: False)
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match=r"--output-dir .*out: not writable"):
