@@ -149,7 +149,6 @@ def file_sha256(path: Path) -> str:
 
 
 def hash_files(folder: Path, patterns: Iterable[str]) -> str:
-    """The SHA-256 of each file of a folder that a pattern matches, in the order of the patterns."""
     return " ".join(file_sha256(file) for pattern in patterns for file in sorted(folder.glob(pattern)))
 
 

@@ -37,7 +37,6 @@ class Finding:
         return {"level": self.level, "where": self.where, "text": self.text, "flag": self.flag}
 
     def as_guess(self) -> dict[str, str]:
-        """The entry of `guesses` in run.json."""
         return {"what": self.where, "value": self.text, "why": self.why, "flag": self.flag}
 
 

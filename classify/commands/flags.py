@@ -46,7 +46,6 @@ class ModelOptions:
     use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda")
 
     def load(self, launch: Launch | None = None) -> Predictor:
-        """Load the model; the processes of `launch` share the texts."""
         return prediction.predictor.load_predictor(
             self.model, use_cpu=self.use_cpu, precision=self.precision, launch=launch
         )

@@ -154,7 +154,6 @@ def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = Non
 
 
 def describe(value: Any) -> str:
-    """A value's repr for a message, or its type where that is long."""
     # reprlib stops at a depth: nested aliases of YAML stand for billions of words.
     text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
     short = len(text) <= _LONGEST and "\n" not in text

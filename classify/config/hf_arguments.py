@@ -166,7 +166,6 @@ def simplify(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_unset(raw: Any) -> bool:
-    """Whether a value means the same as an absent argument."""
     return raw is None or as_switch(raw) is False or raw in ("", "no", "none", "None", [], {}, 0)
 
 

@@ -107,7 +107,6 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message if message.endswith(".") else f"{message}. See --help.")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse words; a flag may be spelled with _ for -."""
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)  # from there on all words are values
         return super().parse_known_args([*map(self._hyphens, words[:end]), *words[end:]], namespace)
@@ -194,7 +193,6 @@ def training_parser(program: str, *, full_help: bool = True, description: str = 
 
 
 def own_options(kind: type[Any]) -> list[str]:
-    """List the options that a config class declares itself, without its bases'."""
     inherited = {spec.name for base in kind.__bases__ if dataclasses.is_dataclass(base) for spec in fields(base)}
     return [spec.name for spec in fields(kind) if spec.name not in inherited]
 

@@ -377,7 +377,6 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     )
 
     def rows_per_step(self, devices: int) -> int:
-        """The rows of an optimizer step on `devices` devices in all."""
         if self.per_device_train_batch_size is None:
             return self.batch_size or Recipe.batch_size
         return self.per_device_train_batch_size * devices

@@ -213,7 +213,6 @@ class World:
             faulthandler.cancel_dump_traceback_later()
 
     def before_close(self, release: Callable[[], object]) -> None:
-        """Call `release` before the process group is destroyed."""
         self._before_close.append(release)
 
     def close(self, error: BaseException | None = None) -> None:

@@ -54,7 +54,6 @@ class Accelerator:
         return False
 
     def count(self) -> int:
-        """Count the devices that this process can use."""
         import torch
 
         return int(torch.accelerator.device_count())

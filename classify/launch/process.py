@@ -54,7 +54,6 @@ def is_program() -> bool:
 
 
 def available_cores() -> int:
-    """Count the cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 

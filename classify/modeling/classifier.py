@@ -118,7 +118,6 @@ class Classifier(nn.Module):
         return pad_packed(pack(collated, self._first_position), size)
 
     def use_packing(self, packed: bool, shapes: Accelerator | None = None) -> None:
-        """Switch between packed and padded batches, of few `shapes` where a device needs that; weights stay."""
         self.packed, self.shapes = packed, shapes
         # A name: transformers calls the function registered under it, `attention.packed_attention`.
         stock = "sdpa" if getattr(self.model, "_supports_sdpa", False) else "eager"

@@ -21,7 +21,6 @@ _MULTILINGUAL = "FacebookAI/xlm-roberta-base"
 
 
 def compute_unknown_share(tokens: Tokens, rows: npt.NDArray[np.int64], tokenizer: Any) -> float:
-    """The share of the rows' tokens that the tokenizer does not know; see `count_unknown`."""
     unknown, total = count_unknown(tokens, tokenizer)
     return int(unknown[rows].sum()) / max(1, int(total[rows].sum()))
 

@@ -108,7 +108,6 @@ def earlier_labels(model: str, task: str) -> list[str] | None:
 
 
 def fingerprint(folder: str) -> str:
-    """Hash the files that determine the predictions of a result folder."""
     path = Path(folder)
     model = EXPORTED if (path / EXPORTED).exists() else "model.safetensors"
     return hash_files(path, ("classify.json", "config.json", "tokenizer.json", "tokenizer_config.json", model))

@@ -72,7 +72,6 @@ def _group_sentences(text: str) -> list[tuple[int, int]]:
 
 
 def strongest(words: Sequence[WordAttribution], most: int) -> list[WordAttribution]:
-    """The words that change the logit most, in either direction, the first one most."""
     return sorted(words, key=lambda word: -abs(word.score))[:most]
 
 

@@ -45,7 +45,6 @@ def read_texts(
 
 
 def describe_table(table: Table, texts: TextColumns) -> str:
-    """The line on a table, as training prints it: its texts, how the file was read, and the flag."""
     named = "+".join(map(repr, texts.named))
     return decided("table", f"{table.path}, {len(table):,} rows, texts in {named}", table.form, table.flag).line()
 
