@@ -90,7 +90,8 @@ def test_the_metrics_are_those_of_the_predictions(run: tuple[Case, Path, Path]) 
     table, result = parse_rows(out / "predictions.csv"), read_json(out / "metrics.json")["test"]
     if case.task == "regression":
         scores, predicted = ([float(row[name]) for row in table] for name in (case.header[-1], "predicted_score"))
-        assert result["pearson"] == pytest.approx(pearsonr(scores, predicted).statistic, abs=1e-4)
+        # The scores of this random encoder differ in their last digits alone, and the file has eight.
+        assert result["pearson"] == pytest.approx(pearsonr(scores, predicted).statistic, abs=1e-3)
         assert result["mae"] == pytest.approx(np.abs(np.subtract(scores, predicted)).mean(), abs=1e-4)
     elif case.task == "single_label":
         assert result["accuracy"] == accuracy_score(
