@@ -254,6 +254,13 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
             f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
             "convert them with transformers' save_pretrained."
         )
+    index = path / "model.safetensors.index.json"
+    try:
+        shards = set(read_json(index)["weight_map"].values()) if index.exists() else set()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError(f"--model {name}: {index} is damaged; copy or download it again.") from None
+    if absent := shards - {file.name for file in files}:
+        raise InputError(f"--model {name}: {index.name} names {min(absent)}, which is not in {path}; copy it there.")
     for file in files:
         try:
             check_tensors(file)

@@ -292,5 +292,8 @@ def test_errors_name_what_was_given(from_path: classify.Run) -> None:
     frame = pandas.DataFrame({"text": TEXTS, "label": LABELS})
     with pytest.raises(InputError, match=r"^table: no column 'label'"):
         from_path.evaluate(frame.drop(columns="label"))
-    with pytest.raises(InputError, match=r"^--class-weights \{\"nope\": 1.0\}: no label of --data is 'nope'"):
+    with pytest.raises(
+        InputError,
+        match=r"^--class-weights \{\"nope\": 1.0\}: expected balanced, or a JSON file .* a number for each of",
+    ):
         classify.train(frame, class_weights={"nope": 1.0}, epochs=1)

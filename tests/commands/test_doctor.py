@@ -22,5 +22,5 @@ def test_facts_are_listed_where_no_device_can_be_chosen(capsys: Any, monkeypatch
     monkeypatch.setenv("RANK", "0")
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
-    assert "failed: RANK=0 is set but WORLD_SIZE is not" in printed
+    assert "(RANK=0), but WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK are not set" in printed
     assert re.search("variables +.*RANK=0", printed)

@@ -15,7 +15,6 @@ from classify import load_classifier
 from classify.cli import main
 from classify.errors import InputError
 from classify.files import read_json
-from classify.report.result import Result
 from classify.serving.app import describe
 from classify.tables.read import read_table
 from classify.training.inputs import check
@@ -150,7 +149,6 @@ def test_every_way_to_predict_answers_alike(trained: Path, capsys: Any) -> None:
     place = expected.index("oos")
     assert main(["predict", "--model", str(trained), "--text", texts[place], "--cpu"]) == 0
     assert capsys.readouterr().out.startswith("oos (in scope 0.")
-    assert Result.read(trained).other_columns == {}
     with load_classifier(str(trained), use_cpu=True) as predictor:
         rows = np.column_stack(predictor.predict(texts))  # type: ignore[arg-type]
         answers = describe(predictor, rows, None, 0.0)
