@@ -20,7 +20,7 @@ from torch import nn
 
 from classify.cli import main
 from classify.errors import CheckpointError, DiskError
-from classify.tasks.base import Task
+from classify.tasks import baseline
 from classify.tasks.columns import PredictionColumns
 from classify.training import checkpoint, result_files
 from classify.training.log import Log
@@ -184,7 +184,7 @@ def fill(place: Path, left: int = 0) -> None:
         ((checkpoint, "save"), "checkpoint step-00000006"),
         ((result_files, "save_model"), "the model"),
         ((PredictionColumns, "write"), "predictions.csv"),
-        ((Task, "baseline"), "evaluation.parquet"),
+        ((baseline, "fit"), "evaluation.parquet"),
     ],
     ids=["log", "checkpoint", "model", "predictions", "evaluation"],
 )

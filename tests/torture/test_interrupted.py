@@ -58,7 +58,7 @@ def temporaries(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        pytest.param("classify.data.tokenize._write", None, id="tokens", marks=pytest.mark.slow),
+        pytest.param("classify.data.token_cache.load_or_write", None, id="tokens", marks=pytest.mark.slow),
         pytest.param("classify.training.setup.load_for_training", None, id="model", marks=pytest.mark.slow),
         pytest.param("classify.training.run.make_record", set(), id="folder", marks=pytest.mark.slow),
         pytest.param(
@@ -92,7 +92,8 @@ def test_outside_of_the_training_loop(words: list[str], tmp_path: Path, where: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "where", ["classify.prediction.pytorch.load_trained", "classify.prediction.pytorch.compute_logits", "os.fsync"]
+    "where",
+    ["classify.prediction.pytorch.load_trained", "classify.prediction.pytorch.compute_local_logits", "os.fsync"],
 )
 def test_while_predicting(model_folder: Path, words: list[str], table: Path, tmp_path: Path, where: str) -> None:
     assert main([*words, "--max-steps", "1", "--output-dir", str(tmp_path / "out")], program="run_classify.py") == 0
