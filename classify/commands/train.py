@@ -19,10 +19,9 @@ make_parser = training_parser
 def run(arguments: Sequence[str], program: str) -> int:
     config = parse_training(arguments, program)
     launch = Launch.read(local_rank=config.training.local_rank)
-    config.training.check_start(launch)
     timeline = training.terminal.Timeline(psutil.Process().create_time())
     with announce_errors(launch, config.training):
-        inputs = training.inputs.check_inputs(config, launch=launch)
+        inputs = training.inputs.check(config, launch=launch)
     if config.training.nproc is not None and not launch.is_worker:
         count = count_devices() if config.training.nproc == "gpu" else config.training.nproc
         return run_processes(["train", *arguments], count)

@@ -15,7 +15,6 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 
 
 def count(number: int, noun: str) -> str:
-    """E.g. "1 row", "1,200 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

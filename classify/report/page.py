@@ -93,7 +93,6 @@ def write_pages(folder: Path, *, use_cpu: bool = False) -> bool:
 
 @contextlib.contextmanager
 def _log_failure(path: Path) -> Iterator[None]:
-    """Print a note where a file cannot be written."""
     try:
         yield
     except Exception as error:

@@ -106,7 +106,6 @@ class Result:
 
     @functools.cached_property
     def thresholds(self) -> list[Threshold]:
-        """The thresholds of confidence for the `PRECISIONS` that can be reached."""
         rows = self.independent
         right = (self.predicted == self.rows.targets)[rows]
         found = (find_threshold(self.confidence[rows], right, precision) for precision in PRECISIONS)
@@ -119,7 +118,6 @@ class Result:
 
     @functools.cached_property
     def explanations(self) -> Mapping[int, Mapping[str, Any]]:
-        """The explanations of rows by their number here; see `read_explanations`."""
         numbers = {place: number for number, place in enumerate(self.places.tolist())}
         return {numbers[row]: one for row, one in read_explanations(self.folder).items() if row in numbers}
 

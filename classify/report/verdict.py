@@ -181,6 +181,5 @@ def find_steps(result: Result) -> list[Step]:
 
 
 def find_weak_classes(result: Result) -> dict[str, dict[str, float]]:
-    """The scores of the classes with an F1 that is worth a look."""
     scores = result.scores["per_class"].items()
     return {name: one for name, one in scores if one["support"] >= FEWEST and one["f1"] < WEAK}

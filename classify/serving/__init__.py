@@ -15,7 +15,6 @@ from classify import prediction
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's own."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     return host == "localhost"

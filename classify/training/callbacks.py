@@ -67,7 +67,6 @@ class Evaluate(Callback):
             self.log.write_score(trainer, score)
 
     def _note_collapse(self, progress: Progress) -> None:
-        """Print once that the model which was just scored tells no text from another."""
         assert progress.collapsed_epoch is not None
         if not self._noted:
             self.context.output.log(f"note: {describe_collapse(progress.collapsed_epoch)}; use a lower --learning-rate")
@@ -194,17 +193,14 @@ class GivenCallbacks(Callback):
                 callback.on_save(state, self.context.output.checkpoints / checkpoint.folder_name(progress.step))
 
     def end_requested(self) -> bool:
-        """Whether a callback of this process wants to end the training."""
         return self._end_requested
 
     def end(self) -> None:
-        """Say that the run's files are written."""
         for callback in self.context.inputs.parts.callbacks:
             callback.on_train_end(self.context.output.folder)
 
 
 def describe_collapse(epoch: float) -> str:
-    """What a collapsed training is, in words."""
     return f"training has collapsed by epoch {epoch:.4g}: all validation texts get the same output"
 
 

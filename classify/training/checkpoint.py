@@ -159,7 +159,6 @@ def load(path: Path) -> Checkpoint:
 
 
 def _entries(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of everything named like a checkpoint, oldest first."""
     if not folder.is_dir():
         return []
     entries = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]

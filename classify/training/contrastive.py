@@ -34,28 +34,13 @@ _EPOCH = 1 << 31
 
 
 @dataclass(frozen=True)
-class ContrastiveStep:
-    """A finished contrastive step, `seconds` after the first began; `loss` stays on the device until it is read.
-
-    `rows` were drawn in all steps so far.
-    """
-
-    step: int
-    rows: int
-    last: bool
-    loss: torch.Tensor
-    learning_rate: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ContrastiveResult:
-    """Steps taken, rows drawn, seconds, and the last loss, of at least one step."""
+class ContrastiveSteps:
+    """The steps taken so far, the rows drawn in them, their seconds, and the last loss, which stays on the device."""
 
     steps: int
     rows: int
     seconds: float
-    loss: float
+    loss: torch.Tensor
 
 
 def contrastive_warmup(
@@ -63,100 +48,89 @@ def contrastive_warmup(
     data: TokenizedSplit,
     task: Task,
     steps: int,
-    after_step: Callable[[ContrastiveStep], object] | None = None,
+    after_step: Callable[[ContrastiveSteps, float, bool], object] | None = None,
     seconds: float | None = None,
-) -> ContrastiveResult:
+) -> ContrastiveSteps:
     """Train all but the output layer on pairs of rows for some steps, or as many as fit into `seconds`.
 
-    Starts from a new optimizer and leaves a new one behind. The ranks share the rows of a step and exchange features
-    and gradients, so that each pair counts whichever rank has its rows. With `seconds` the learning rate falls by the
-    share of the time where that is larger than the share of the steps. A collective.
+    Starts from a new optimizer and leaves a new one behind. With `seconds` the learning rate falls by the share of the
+    time where that is larger than the share of the steps. `after_step` gets the steps so far, the learning rate, and
+    whether the step was the last. A collective.
 
     Raises ClassifyError if training diverges.
     """
     begin = time.perf_counter()
     config, world = strategy.config, strategy.world
-    trainer = ContrastiveTrainer(strategy, data, task)
+    # The start of each text suffices, and all pairs of a step are in memory at once.
+    data = replace(data, tokens=data.tokens.cut(min(data.tokens.max_length, CONTRASTIVE_LENGTH)))
     stratify_by = task.targets.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
     strategy.module.train()
-    step = total_rows = position = 0
+    done, position = ContrastiveSteps(0, 0, 0.0, torch.zeros(())), 0
     while position < steps:
         rate = config.peak_learning_rate * learning_rate_factor(position, steps, _WARMUP)
-        seed_draws(config.seed, _EPOCH, step, 0, world.rank, world.device.type)
+        seed_draws(config.seed, _EPOCH, done.steps, 0, world.rank, world.device.type)
         selected = draw_rows(stratify_by, CONTRASTIVE_ROWS, generator)
         with world.dump_if_stalled():
-            trainer.train_step(selected, rate)
-        step += 1
-        total_rows += len(selected)
-        spent = time.perf_counter() - begin
-        position = step
+            loss = contrastive_step(strategy, data, task, selected, rate)
+        done = ContrastiveSteps(done.steps + 1, done.rows + len(selected), time.perf_counter() - begin, loss)
+        position = done.steps
         if seconds is not None:
-            position = world.broadcast(max(step, int(steps * spent / seconds) if seconds > 0 else steps))
+            position = world.broadcast(max(position, int(steps * done.seconds / seconds) if seconds > 0 else steps))
         if after_step is not None:
-            after_step(ContrastiveStep(step, total_rows, position >= steps, trainer.loss, rate, spent))
-    loss = float(trainer.loss)
-    if not math.isfinite(loss):  # once it is not, it stays so
-        raise ClassifyError(explain_divergence(f"the contrastive loss is {loss}"))
+            after_step(done, rate, position >= steps)
+    if not math.isfinite(done.loss):  # once it is not, it stays so
+        raise ClassifyError(explain_divergence(f"the contrastive loss is {float(done.loss)}"))
     strategy.reset_optimizer()
-    return ContrastiveResult(step, total_rows, time.perf_counter() - begin, loss)
+    return replace(done, seconds=time.perf_counter() - begin)
 
 
 def explain_divergence(sign: str) -> str:
     return f"{sign}; training has diverged. Lower --learning-rate, or use --contrastive-steps 0."
 
 
-class ContrastiveTrainer:
-    """Steps on pairs of rows, through a strategy."""
+def contrastive_step(
+    strategy: Strategy, data: TokenizedSplit, task: Task, selected: npt.NDArray[np.int64], rate: float
+) -> torch.Tensor:
+    """Take an optimizer step on the pairs of some rows, as indices into `data`; return its loss, on the device.
 
-    def __init__(self, strategy: Strategy, data: TokenizedSplit, task: Task):
-        # The start of each text suffices, and all pairs of a step are in memory at once.
-        self.data = replace(data, tokens=data.tokens.cut(min(data.tokens.max_length, CONTRASTIVE_LENGTH)))
-        self.strategy, self.task, self.world = strategy, task, strategy.world
-        self.loss = torch.zeros(())
-
-    def train_step(self, selected: npt.NDArray[np.int64], rate: float) -> None:
-        """Take an optimizer step on indices into the training rows. Raises ClassifyError if training diverges."""
-        world, strategy = self.world, self.strategy
-        # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
-        selected = np.array(world.broadcast(selected.tolist()))
-        rows = self.data.rows[selected]
-        costs = token_cost(self.data.tokens.lengths(rows), strategy.classifier.hidden_size)
-        shards = [
-            [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
-            for shard in balance_by_cost(costs, world.world_size)
-        ]
-        with strategy.accumulate(last=False):
-            local_features = self._features([rows[piece] for piece in shards[world.rank]])
-            everyone = world.gather(local_features.detach())  # in the order of ranks
-            before = sum(len(piece) for shard in shards[: world.rank] for piece in shard)
-            features = torch.cat([everyone[:before], local_features, everyone[before + len(local_features) :]])
-            targets = self.data.targets[selected[np.concatenate([piece for shard in shards for piece in shard])]]
-            loss = contrastive_loss(
-                features, torch.from_numpy(self.task.targets.similarity(targets)).to(features.device)
-            )
-            if loss.requires_grad:  # not on a rank without rows
-                # The rows of all ranks are in each rank's loss: gradients are summed; those averaged are scaled up.
-                strategy.backward(loss * (world.world_size if strategy.averages_each_pass else 1), last=True)
-        self.loss = loss.detach()
-        if not strategy.averages_each_pass:
-            head = set(map(id, strategy.weights.output_layer().values()))  # no loss of features reaches it
-            params = [weight for weight in trained_params(strategy.optimizer) if id(weight) not in head]
-            world.all_reduce_gradients(params)
-        try:
-            strategy.optimizer_step(rate)
-        except FloatingPointError as error:
-            raise ClassifyError(explain_divergence(f"{error} in a contrastive step")) from None
-
-    def _features(self, pieces: list[npt.NDArray[np.int64]]) -> torch.Tensor:
-        """Compute the input of the output layer for the rows of each replica, (n, width)."""
-        strategy, tokens = self.strategy, self.data.tokens
-        count = sum(map(len, pieces))
-        if not pieces and not strategy.forward_is_collective:
-            return torch.zeros(0, strategy.classifier.output_layer.in_features, device=self.world.device)
-        # Where passes wait for each other, a rank without rows computes one row and discards it.
-        batches = [strategy.classifier.batch(tokens, rows) for rows in pieces or [self.data.rows[:1]]]
-        return strategy.forward(batches, features=True)[:count].float()
+    The ranks share the rows and exchange features and gradients, so that each pair counts whichever rank has its rows.
+    A collective. Raises ClassifyError if training diverges.
+    """
+    world, classifier, tokens = strategy.world, strategy.classifier, data.tokens
+    # What NumPy's `choice` draws is not the same in all its versions (NEP 19), and ranks may have different ones.
+    selected = np.array(world.broadcast(selected.tolist()))
+    rows = data.rows[selected]
+    costs = token_cost(tokens.lengths(rows), classifier.hidden_size)
+    shards = [
+        [shard[piece] for piece in balance_by_cost(costs[shard], world.replicas) if len(piece)]
+        for shard in balance_by_cost(costs, world.world_size)
+    ]
+    own, count = shards[world.rank], sum(map(len, shards[world.rank]))
+    with strategy.accumulate(last=False):
+        if own or strategy.forward_is_collective:
+            # Where passes wait for each other, a rank without rows computes one row and discards it.
+            pieces = [rows[piece] for piece in own] or [data.rows[:1]]
+            batches = [classifier.batch(tokens, piece) for piece in pieces]
+            local_features = strategy.forward(batches, features=True)[:count].float()
+        else:
+            local_features = torch.zeros(0, classifier.output_layer.in_features, device=world.device)
+        everyone = world.gather(local_features.detach())  # in the order of ranks
+        before = sum(len(piece) for shard in shards[: world.rank] for piece in shard)
+        features = torch.cat([everyone[:before], local_features, everyone[before + count :]])
+        targets = data.targets[selected[np.concatenate([piece for shard in shards for piece in shard])]]
+        loss = contrastive_loss(features, torch.from_numpy(task.targets.similarity(targets)).to(features.device))
+        if loss.requires_grad:  # not on a rank without rows
+            # The rows of all ranks are in each rank's loss: gradients are summed; those averaged are scaled up.
+            strategy.backward(loss * (world.world_size if strategy.averages_each_pass else 1), last=True)
+    if not strategy.averages_each_pass:
+        head = set(map(id, strategy.weights.output_layer().values()))  # no loss of features reaches it
+        world.all_reduce_gradients([one for one in trained_params(strategy.optimizer) if id(one) not in head])
+    try:
+        strategy.optimizer_step(rate)
+    except FloatingPointError as error:
+        raise ClassifyError(explain_divergence(f"{error} in a contrastive step")) from None
+    return loss.detach()
 
 
 def draw_rows(numbers: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -77,7 +77,7 @@ def finish(
                 kept_epoch=kept_epoch,
                 start_seconds=start_seconds,
             )
-            _ = results.validation_scores, results.unseen  # computed here, they count as evaluation
+            _ = results.validation_scores  # computed here, they count as evaluation
             context.timeline.end("evaluation")
             for name, write in WRITERS:
                 with output.writing(name):

@@ -70,30 +70,20 @@ def check(
     in_memory: Mapping[str, Table] | None = None,
     launch: Launch = Launch(),  # noqa: B008
 ) -> RunInputs:
-    """Check a configuration that was built in Python, then all that `check_inputs` does."""
-    config = config.validate()
-    config.training.check_start(launch)
-    return check_inputs(config, parts, in_memory, launch)
-
-
-def check_inputs(
-    config: RunConfig,
-    parts: Parts = NO_PARTS,
-    in_memory: Mapping[str, Table] | None = None,
-    launch: Launch = Launch(),  # noqa: B008
-) -> RunInputs:
-    """Check the output folder, then tables, task, model, splits and settings, which follow from each other.
+    """Check settings and output folder, then tables, task, model, splits and the recipe, which follow from each other.
 
     Other machines may have other files. Tables `in_memory`, by flag, take the place of files. Raises InputError with
     all faults.
     """
+    config = config.validate()
+    config.training.check_start(launch)
     faults, task = ErrorList(), None
     with faults.collect():
         output_dir = plan_output_dir(config, launch)
     with faults.collect():
         trackers = choose_trackers(config.training.report_to)
-    with faults.collect():
-        _check_lora(config.model.lora)
+    if config.model.lora and importlib.util.find_spec("peft") is None:
+        faults.append("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
     with faults.collect():
         _check_standard_input(config, launch)
         tables = read_tables(config.data, in_memory)
@@ -101,7 +91,13 @@ def check_inputs(
         labelled = np.flatnonzero(task.targets.labelled(tables.train, tables.columns.label))
         languages = _detect_languages(tables, labelled, config.training.seed)
         config, head = _choose_head(config, task)
-        config = _choose_by_texts(config, tables, languages)
+        if tables.columns.texts.pair is not None:
+            if config.data.long_texts != TRUNCATE.name:
+                raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
+            if config.training.contrastive_steps is None:
+                config = config.with_default("contrastive_steps", 0, "texts")
+        if not config.names_model and not _reads(config.data.language, languages):
+            config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
         task.check_settings(config.training, parts.metrics)
         parts.check(task, config.training)
     model = _resolve_model(config, faults)
@@ -114,15 +110,17 @@ def check_inputs(
     faults.raise_if_any()
     assert task is not None
     assert model is not None
-    width = model.width
     rows = min(len(labelled), config.data.max_train_samples or len(labelled))
+    width = model.width
     config = config.resolve(len(splits.train), width, rows)
     texts, chosen = _choose_label_texts(config, task, splits, languages, len(labelled))
     findings = [*_list_decisions(config, splits, model, languages), *head, *_recipe(config, splits, width), *chosen]
+    added = [*PredictionColumns(task).names, *([FOLD_COLUMN] if splits.num_folds else [])]
+    written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
         *_note_trained_rows(config.model.model, splits),
-        *_note_renamed(task, splits),
+        *dict.fromkeys(text for table in written if (text := note_renamed(table, added))),
         *config.notes_without_effect(fits_head=config.model.head != "keep"),
     ]
     findings += map(note, noted)
@@ -138,17 +136,6 @@ def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languag
         is_train = np.array([column.meaning[value] == train for value in values], dtype=np.bool_)
         rows = labelled[is_train[numbers[labelled]]]
     return detect_languages(tables.train.take(tables.columns.text, sample_rows(rows, seed)))
-
-
-def _choose_by_texts(config: RunConfig, tables: InputTables, languages: Languages) -> RunConfig:
-    """The settings with the defaults for these texts. Raises InputError where a flag does not suit them."""
-    if tables.columns.texts.pair is not None and config.data.long_texts != TRUNCATE.name:
-        raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
-    if tables.columns.texts.pair is not None and config.training.contrastive_steps is None:
-        config = config.with_default("contrastive_steps", 0, "texts")
-    if not config.names_model and not _reads(config.data.language, languages):
-        config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
-    return config
 
 
 def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
@@ -175,9 +162,13 @@ def _choose_folds(
     earlier = config.data.split_like
     if earlier is None:
         folds = config.choose_folds(len(labelled))
-        if folds and config.data.folds is None and model is not None and _is_slow(config, tables, labelled, model):
-            return FEWER_FOLDS, True
-        return folds, False
+        if not folds or config.data.folds is not None or model is None:
+            return folds, False
+        # Contrastive steps in every fold take long on a common CPU where texts are long and the model is large.
+        characters = float(tables.train.lengths(tables.columns.text)[labelled].mean())
+        has_pairs = bool(config.resolve(len(labelled), model.width).training.contrastive_steps)
+        is_slow = has_pairs and takes_fewer_folds(characters, model.layers or 1, model.width)
+        return (FEWER_FOLDS, True) if is_slow else (folds, False)
     folds = SplitRecord.read(earlier).num_folds
     if folds and config.data.folds == 0:
         raise InputError(f"--split-like {earlier} has {folds} folds, and --folds 0 holds rows out; drop one of them.")
@@ -185,15 +176,6 @@ def _choose_folds(
     if conflicts:
         raise InputError(*conflicts)
     return folds, False
-
-
-def _is_slow(config: RunConfig, tables: InputTables, labelled: Rows, model: ModelFolder) -> bool:
-    """Whether contrastive steps in the default number of folds take long on a common CPU."""
-    width = model.width
-    characters = float(tables.train.lengths(tables.columns.text)[labelled].mean())
-    resolved = config.resolve(len(labelled), width)
-    layers = model.layers or 1
-    return bool(resolved.training.contrastive_steps) and takes_fewer_folds(characters, layers, width)
 
 
 def _reads(language: str | None, languages: Languages) -> bool:
@@ -205,9 +187,8 @@ def _choose_label_texts(
     config: RunConfig, task: Task, splits: Splits, languages: Languages, labelled: int
 ) -> tuple[tuple[str, ...], list[Finding]]:
     """The label names that a small table trains on as texts, and the decision."""
-    if config.training.label_texts != "auto" or not config.trains_on_few(labelled) or splits.columns.texts.pair:
-        return (), []
-    if not task.answers.has_confidence:
+    is_wanted = config.training.label_texts == "auto" and config.trains_on_few(labelled)
+    if not is_wanted or splits.columns.texts.pair or not task.answers.has_confidence:
         return (), []
     texts = label_texts(task.labels, is_english=_reads(config.data.language, languages))
     if not texts:
@@ -216,32 +197,16 @@ def _choose_label_texts(
     return texts, [decided("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none")]
 
 
-def _note_renamed(task: Task, splits: Splits) -> list[str]:
-    """Note the columns of the written tables that take another name beside the columns of predictions."""
-    added = [*PredictionColumns(task).names, *([FOLD_COLUMN] if splits.num_folds else [])]
-    written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
-    return list(dict.fromkeys(text for table in written if (text := note_renamed(table, added))))
-
-
 def _check_standard_input(config: RunConfig, launch: Launch) -> None:
     """Raise InputError where standard input would be read by several flags or processes."""
     data = config.data
-    paths = {
-        "--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data,
-    }  # fmt: skip
-    streams = {
-        flag: path for flag, path in paths.items() if path is not None and any(map(is_stream, split_paths(path)))
-    }
+    paths = {"--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data}
+    streams = {flag: path for flag, path in paths.items() if path and any(map(is_stream, split_paths(path)))}
     if list(streams.values()).count(STANDARD_INPUT) > 1:
         raise InputError(f"{' and '.join(streams)} both name standard input (-), which holds one table; give a file.")
     if streams and (launch.is_launched or config.training.nproc is not None):
         flag, path = next(iter(streams.items()))
         raise InputError(f"{flag} {path}: only one of several processes can read a stream; give a file.")
-
-
-def _check_lora(requested: bool) -> None:
-    if requested and importlib.util.find_spec("peft") is None:
-        raise InputError("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
 
 
 def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Finding, ...]]:
@@ -254,7 +219,11 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
     earlier = None if folder is None else earlier_labels(folder, task.name)
     new = _missing(task.labels, earlier or ())
     if requested == "keep" and new:
-        what = "has no head to keep for this task" if earlier is None else f"was not trained on {_list_labels(new)}"
+        what = (
+            "has no head to keep for this task"
+            if earlier is None
+            else f"was not trained on {list_some(new, show=repr)}"
+        )
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
         config = config.with_default("head", "probe" if new else "keep", "model")
@@ -265,7 +234,7 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
     if not task.answers.has_labels:
         why = f"{config.model.name} was trained on scores called {earlier[0]!r}"
     elif dropped := _missing(earlier, task.labels):
-        why += f"; dropped, without a row here: {_list_labels(dropped)}"
+        why += f"; dropped, without a row here: {list_some(dropped, show=repr)}"
     value = "kept" if config.model.head == "keep" else f"replaced by a new {task.head.probe}"
     return config, (decided("head", value, why, "--head", True),)
 
@@ -290,10 +259,6 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
 def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
     existing = set(others)
     return [label for label in labels if label not in existing]
-
-
-def _list_labels(labels: Sequence[str]) -> str:
-    return list_some(labels, show=repr)
 
 
 def _check_length(config: RunConfig, model: ModelFolder) -> None:

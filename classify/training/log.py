@@ -16,7 +16,7 @@ from classify.errors import escape_controls
 from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
 from classify.findings import decisions
-from classify.training.contrastive import ContrastiveStep
+from classify.training.contrastive import ContrastiveSteps
 from classify.training.output import Output
 from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
@@ -58,10 +58,9 @@ class Log(Callback):
         }
         self._write("train", trainer.progress.step, values, trainer.epoch)
 
-    def write_contrastive(self, step: ContrastiveStep) -> None:
-        rate = step.rows / step.seconds
-        values = {"loss": float(step.loss), "learning_rate": step.learning_rate, "rows_per_second": rate}
-        self._write("contrastive", step.step, values)
+    def write_contrastive(self, done: ContrastiveSteps, rate: float) -> None:
+        values = {"loss": float(done.loss), "learning_rate": rate, "rows_per_second": done.rows / done.seconds}
+        self._write("contrastive", done.steps, values)
 
     def write_score(self, trainer: Trainer, score: Scores) -> None:
         self._write("eval", trainer.progress.step, score.values, trainer.epoch)

@@ -49,7 +49,6 @@ class Output:
             log_decision(decision)
 
     def progress_bar(self, step: int, total: int) -> tqdm | ProgressLines:
-        """Make a bar of optimizer steps on the main process; invisible elsewhere."""
         return progress_bar(total, step, "step", enabled=self.world.is_main)
 
     @contextlib.contextmanager

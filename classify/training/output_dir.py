@@ -122,12 +122,10 @@ def check_writable(folder: Path) -> None:
 
 
 def nearest_existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def _list_numbers(stem: str) -> list[int]:
-    """List the numbers of the existing folders runs/<stem>-<n>, ascending."""
     names = (path.name[len(stem) + 1 :] for path in _RUNS.glob(f"{glob.escape(stem)}-*"))
     return sorted(int(name) for name in names if name.isdecimal())
 

@@ -107,7 +107,6 @@ class Parts:
             raise InputError(f"loss: a function takes the place of {', '.join(given)}; drop one of them.")
 
     def choose_loss(self, own: Loss) -> Loss:
-        """The loss to train with; `own` is the task's."""
         return own if self.loss is None else _GivenLoss(self.loss, own)
 
     def add_metrics(self, scores: Scores, probabilities: npt.NDArray[np.float64], targets: npt.NDArray[Any]) -> Scores:
@@ -153,6 +152,5 @@ class _GivenLoss(Loss):
 
 
 def _name(part: Any) -> str:
-    """The name of a function or a class; that of its class for another object."""
     named = part if hasattr(part, "__qualname__") else type(part)
     return f"{named.__module__}.{named.__qualname__}"

@@ -55,7 +55,6 @@ class Progress:
 
     @property
     def is_scored(self) -> bool:
-        """Whether the current step has been scored."""
         return self.last_eval is not None and self.last_eval["step"] == self.step
 
     def add_contrastive(self, results: dict[str, float]) -> None:
@@ -73,7 +72,6 @@ class Progress:
             self.epoch_loss, self.epoch_weight = 0.0, 0.0
 
     def add_loss(self, total: float, weight: float, *, epoch_ended: bool) -> None:
-        """Add the summed loss of some steps, and the weight of their rows, to the epoch's."""
         self.epoch_loss += total
         self.epoch_weight += weight
         if epoch_ended and self.first_loss is None:
@@ -83,7 +81,6 @@ class Progress:
         self.seconds += seconds
 
     def raise_micro_batches(self, count: int) -> None:
-        """Remember that memory requires this many micro-batches per device and step from here on."""
         self.min_micro_batches = count
 
     def set_end(self, end: int, config: TrainingConfig) -> None:
@@ -124,7 +121,6 @@ class Progress:
         self.epochs_without_improvement = 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
-        """Whether the last `patience` scores were no better than the best one."""
         return patience is not None and self.epochs_without_improvement >= patience
 
     def choose_kept(self, rule: str, metric: str, share: str | None, rows: int) -> dict[str, float]:

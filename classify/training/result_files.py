@@ -26,7 +26,7 @@ from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
 from classify.evaluation.metrics import OTHER_FOLDS, SCORED_ROWS, Baseline, MajorityBaseline
 from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
-from classify.findings import Finding, note
+from classify.findings import note
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.source import ReadOptions
 from classify.tasks.base import EXACT, FOR_EXCEL, Task
@@ -70,7 +70,6 @@ class Results:
 
     @property
     def by_folds(self) -> bool:
-        """Whether each scored row was scored by the fold that did not train on it."""
         return self.splits.folds is not None and self.splits.scored is self.splits.train
 
     def _decide(self, logits: Logits, split: Split) -> npt.NDArray[Any]:
@@ -108,15 +107,6 @@ class Results:
         if splits.scored is not splits.train:
             seen[list(splits.in_training.get("test" if splits.test is not None else "validation", ()))] = True
         return seen
-
-    @functools.cached_property
-    def unseen(self) -> metrics.Scores | None:
-        """The scores of the rows whose text was not trained on, None where these are all rows or none."""
-        if not self.seen.any() or self.seen.all():
-            return None
-        scored, new = self.splits.scored, ~self.seen
-        part = Split(scored.table, scored.rows[new], scored.targets[new])
-        return self.context.score(self.task, self.logits[new], part, self.predicted[new])
 
     @functools.cached_property
     def baseline(self) -> Baseline | None:
@@ -161,24 +151,25 @@ class Results:
         others = None if self.baseline is None else self.baseline.predicted
         return ScoredRows(hashes, scored.targets, self.logits, self.predicted, others, self.seen)
 
-    def majority(self, rows: npt.NDArray[Any] | slice = slice(None)) -> MajorityBaseline:
-        """Score predicting the most frequent label for some of the scored rows."""
-        return self.task.scores.majority(self.splits.train.targets, self.splits.scored.targets[rows])
+    @functools.cached_property
+    def majority(self) -> MajorityBaseline:
+        return self.task.scores.majority(self.splits.train.targets, self.splits.scored.targets)
 
     @functools.cached_property
-    def headline(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline]:
-        """The scores of the model and of the baselines on the rows that the model was not trained on."""
-        if self.unseen is None:
-            return self.scores, self.baseline, self.majority()
-        baseline, new = self.baseline, ~self.seen
+    def unseen(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline] | None:
+        """The scores of model and baselines on rows whose text was not trained on; None where these are all or none."""
+        if not self.seen.any() or self.seen.all():
+            return None
+        scored, new, judge, baseline = self.splits.scored, ~self.seen, self.task.scores, self.baseline
+        part = Split(scored.table, scored.rows[new], scored.targets[new])
         if baseline is not None:
-            on_new = self.task.scores.metrics(baseline.predicted[new], self.splits.scored.targets[new])
-            baseline = replace(baseline, metrics=on_new)
-        return self.unseen, baseline, self.majority(new)
+            baseline = replace(baseline, metrics=judge.metrics(baseline.predicted[new], part.targets))
+        scores = self.context.score(self.task, self.logits[new], part, self.predicted[new])
+        return scores, baseline, judge.majority(self.splits.train.targets, part.targets)
 
-    @functools.cached_property
-    def notes(self) -> list[Finding]:
-        return [note(text) for text in _notes(self)]
+    @property
+    def headline(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline]:
+        return self.unseen or (self.scores, self.baseline, self.majority)
 
 
 def _write_model(results: Results) -> None:
@@ -292,8 +283,8 @@ def _write_metrics(results: Results) -> None:
         validation=validation,
         test=test,
         baseline=baseline,
-        majority=results.majority(),
-        unseen=None if results.unseen is None else results.headline,
+        majority=results.majority,
+        unseen=results.unseen,
         calibration=results.calibration,
         train={
             "seconds": progress.seconds,
@@ -313,13 +304,12 @@ def _write_metrics(results: Results) -> None:
     )
 
 
-def _write_record(results: Results) -> None:
-    results.record.findings.extend(results.notes)
-    results.record.write("finished")
-
-
-def _print_summary(results: Results) -> None:
+def _end_record(results: Results) -> None:
+    """Write the status "finished" and the notes into run.json, and print scores, notes, and what to do next."""
     output, splits, (scores, baseline, _) = results.context.output, results.splits, results.headline
+    notes = [note(text) for text in _notes(results)]
+    results.record.findings.extend(notes)
+    results.record.write("finished")
     name = "test" if splits.test is not None else splits.method or "validation"
     if results.unseen is not None:
         name += f" ({scores.rows} of {len(results.seen)} rows, whose text was not trained on)"
@@ -328,17 +318,18 @@ def _print_summary(results: Results) -> None:
         fitted = len(splits.train) if splits.folds is None else 0
         on = f", fitted on {baseline.rows} of {fitted} rows" if baseline.rows < fitted else ""
         line += f"; TF-IDF baseline: {metrics.format_metrics(baseline.metrics)} ({baseline.seconds:.1f} s{on})"
-    lines = ["", metrics.table(scores), line]
-    if results.open_set is not None:
-        lines.append(scope.summarize(results.open_set.metrics))
-    lines += [*(found.line() for found in results.notes), "", f"result: {output.folder}"]
-    for line in lines:
+    in_scope = [] if results.open_set is None else [scope.summarize(results.open_set.metrics)]
+    lines = ["", metrics.table(scores), line, *in_scope, *(found.line() for found in notes)]
+    for line in [*lines, "", f"result: {output.folder}"]:
         output.log(line)
     if output.world.is_main:
         part = "test" if splits.test is not None else "eval"
         log_event("result", {"folder": str(output.folder), part: results.scores.as_json()})
+    python = os.path.relpath(sys.executable)
+    module = [sys.executable if python.startswith("..") else python, "-m", "classify"]
+    program = ["classify"] if shutil.which("classify") else module  # it may not be on the PATH
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
-    output.log(f"next:   {shlex.join([*_program(), *words])}")
+    output.log(f"next:   {shlex.join([*program, *words])}")
 
 
 def _notes(results: Results) -> list[str]:
@@ -349,6 +340,8 @@ def _notes(results: Results) -> list[str]:
     scores, baseline, majority = results.headline
     chance = math.nan if given else tasks.losses.loss_by_chance(results.trainer.loss, data.targets, outputs)
     part = "test" if splits.test is not None else "validation" if splits.method is None else "cross-validated"
+    by_seed = any(one.where == "split" and one.flag == BY_SEED for one in splits.findings)
+    foldable = by_seed and results.context.config.data.test_data is None
     notes = advice.notes(
         scores,
         part,
@@ -358,7 +351,7 @@ def _notes(results: Results) -> list[str]:
         metric=results.task.scores.primary,
         loss=advice.TrainingLoss(last if first is None else first, last, epochs, chance),
         balanced=results.context.config.training.class_weights == "balanced",
-        folds=_time_of_folds(results),
+        folds=format_seconds(FOLD_TRAININGS * results.context.timeline.elapsed) if foldable else "",
     )
     if results.task.answers.thresholds is not None and splits.test is None and splits.folds is None:
         notes.append(
@@ -381,22 +374,6 @@ def _notes(results: Results) -> list[str]:
     return notes
 
 
-def _time_of_folds(results: Results) -> str:
-    """About how long a run with five folds would take; "" where rows were not divided by seed."""
-    split = next((one for one in results.splits.findings if one.where == "split"), None)
-    if split is None or split.flag != BY_SEED or results.context.config.data.test_data is not None:
-        return ""
-    return format_seconds(FOLD_TRAININGS * results.context.timeline.elapsed)
-
-
-def _program() -> list[str]:
-    """How to call this program from the working directory: `classify` may not be on the PATH."""
-    if shutil.which("classify"):
-        return ["classify"]
-    python = os.path.relpath(sys.executable)
-    return [sys.executable if python.startswith("..") else python, "-m", "classify"]
-
-
 # A file as an error of the disk names it, and the function that writes it, in order.
 WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     ("the model", _write_model),
@@ -405,6 +382,5 @@ WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     (scored_rows.FILE, _write_scored_rows),
     (suspects_file.FILE, _write_suspects),
     ("metrics.json", _write_metrics),
-    ("run.json", _write_record),
-    ("the summary", _print_summary),
+    ("run.json", _end_record),
 )

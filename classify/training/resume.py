@@ -145,7 +145,6 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
 
 
 def log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
-    """Print the settings of learning that differ from those the checkpoint was trained with."""
     before = saved.state["settings"]
     changed = _list_changes(before, now, fields_that_affect("later steps", "computation", "result"))
     if changed:

@@ -3,7 +3,7 @@
 `classify train` and `classify.train` come to `train` below with a `RunConfig`: the settings that were given, and where
 each came from. Under torchrun, srun, mpirun or --nproc every process comes here; its `Launch` says which one it is.
 
-**Inputs.** Before torch does anything, `inputs.check_inputs` looks at all that can be wrong. It reads the tables into
+**Inputs.** Before torch does anything, `inputs.check` looks at all that can be wrong. It reads the tables into
 Arrow (`classify.tables`), lets a task recognize what the labels mean (`classify.tasks`), finds the model's files,
 splits the rows (`classify.data.split_table`), and fills in what nobody gave with the recipe's values. Faults are
 reported together. `setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
@@ -74,7 +74,7 @@ def train(
     """Run a training from start to finish and return the output folder. Every rank calls it.
 
     `launch` is the place of this process: where the caller does not give it (`Launch.spawned` for processes started by
-    hand), the launcher's variables say it. `inputs` are what `check_inputs` has returned for this configuration.
+    hand), the launcher's variables say it. `inputs` are what `inputs.check` has returned for this configuration.
     `timeline` begins when the command was given (default: now), for --max-minutes; the run adds its phases. `parts` are
     the caller's callbacks, loss and metrics, the same on every rank. Tables `in_memory`, by flag, take the place of
     files.

@@ -75,7 +75,6 @@ class Schedule:
         return self.batches.steps(self.progress.position, self.end)
 
     def learning_rate(self) -> float:
-        """The learning rate of the next step."""
         config, step = self.config, max(self.progress.step, self._passed * self._total_steps)
         factor = learning_rate_factor(step, self._total_steps, config.warmup_steps, config.lr_scheduler_type)
         self._rate = config.peak_learning_rate * factor

@@ -57,6 +57,10 @@ from classify.training.terminal import Timeline, log, log_detail
 _CHECKED = 8
 # Rows of a label that may be a typing error.
 _RARE = 2
+_RESTARTED = (
+    "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
+    "continue from the newest checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,6 @@ class TokenizedData:
     max_length: int
     decision: Finding
     label_texts: Tokens | None = None
-
-    @property
-    def all(self) -> list[Tokens]:
-        return [*self.by_content.values(), *([] if self.label_texts is None else [self.label_texts])]
 
     def of(self, split: Split) -> TokenizedSplit:
         tokens = self.by_content[_digest(split.table, self.text_columns)]
@@ -242,10 +242,9 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
     training, train = inputs.config.training, inputs.splits.train
     if training.sync_batch_norm and world.device.type == "cpu":
         raise InputError("--sync-batch-norm: torch's SyncBatchNorm works on GPUs alone; drop it.")
-    _require_same(inputs, world)
-    _require_enough_rows(inputs, world)
+    _check_ranks(inputs, world)
     precision = choose_precision(training.precision, world.device, training.opt_level)
-    classifier = load_for_training(inputs, data.tokenizer, data.all, world.device)
+    classifier = load_for_training(inputs, data, world.device)
     timeline.end("model")
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.resumes else None
@@ -258,14 +257,16 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
         timeline.end("precision and packing")
         strategy = make_strategy(classifier, training, world)
-        found = [
-            data.decision,
-            *_list_decisions(classifier, packing_reason, world, training.rows_per_step(world.num_devices)),
-        ]
+        batch_size = training.rows_per_step(world.num_devices)
+        found = [data.decision, *_list_decisions(classifier, packing_reason, world, batch_size)]
         found += [placing] if placing is not None else []
+        found += world.plan.findings
+        if world.plan.launch.restarts and not output.resumes:
+            found.append(note(_RESTARTED))
+        if unused:
+            found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
         if not output.is_writer:
             classifier.drop_unused_embeddings()
-        found += _note_start(world, output, unused)
         findings = (*inputs.findings, *found)
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         _describe(context, found)
@@ -286,30 +287,8 @@ def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
         output.log(finding.line())
 
 
-def _note_start(world: World, output: Output, unused: Sequence[str]) -> list[Finding]:
-    """Note what is special about how this training starts."""
-    found = [*world.plan.findings]
-    if world.plan.launch.restarts and not output.resumes:
-        text = (
-            "the launcher restarted this job, and training starts from the beginning; add --output-dir and --resume to "
-            "continue from the newest checkpoint"
-        )
-        found.append(note(text))
-    if unused:
-        found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
-    return found
-
-
-def _require_enough_rows(inputs: RunInputs, world: World) -> None:
-    """Raise InputError where some device would never get a row."""
-    train = inputs.splits.train
-    if len(train) < world.num_devices:
-        where = f"{train.table.path}: {len(train)} training rows"
-        raise InputError(f"{where} cannot be split over {world.num_devices} devices; start fewer processes.")
-
-
-def _require_same(inputs: RunInputs, world: World) -> None:
-    """Raise InputError where the ranks were started with different arguments, files or models."""
+def _check_ranks(inputs: RunInputs, world: World) -> None:
+    """Raise InputError where ranks have different arguments, files or models, or some device would never get a row."""
     arguments = inputs.config.to_dict()
     for field in ("local_rank", "nproc"):  # differ by nature
         arguments["training"].pop(field)
@@ -319,11 +298,16 @@ def _require_same(inputs: RunInputs, world: World) -> None:
     if world.distributed:  # a model's name may mean another folder, or revision, on another machine
         kinds["model"] = inputs.model.fingerprint
     world.check_same(kinds)
+    train = inputs.splits.train
+    if len(train) < world.num_devices:
+        where = f"{train.table.path}: {len(train)} training rows"
+        raise InputError(f"{where} cannot be split over {world.num_devices} devices; start fewer processes.")
 
 
-def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens], device: torch.device) -> Classifier:
-    """Load the classifier as the settings say, on the CPU, with padded batches; `texts` begin with `--data`."""
-    config = inputs.config
+def load_for_training(inputs: RunInputs, data: TokenizedData, device: torch.device) -> Classifier:
+    """Load the classifier as the settings say, on the CPU, with padded batches."""
+    config, tokenizer = inputs.config, data.tokenizer
+    texts = [*data.by_content.values(), *([] if data.label_texts is None else [data.label_texts])]
     classifier = load_pretrained(
         inputs.model,
         inputs.task.labels,
@@ -341,7 +325,7 @@ def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens]
         classifier.install_kernels(device)
     for tokens in texts:
         classifier.check_ids(tokens, tokenizer, config.model.name)
-    classifier.compact_vocabulary(list(texts), tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
+    classifier.compact_vocabulary(texts, tokenizer.all_special_ids, compact=config.model.compact_vocabulary)
     freeze(classifier.model, embeddings=config.model.freeze_embeddings, layers=config.model.freeze_layers)
     if config.model.lora:
         classifier.add_adapters(config.model.lora_rank, config.model.lora_alpha)
@@ -351,7 +335,7 @@ def load_for_training(inputs: RunInputs, tokenizer: Any, texts: Sequence[Tokens]
 
 
 def set_precision_and_packing(
-    inputs: RunInputs, classifier: Classifier, world: World, precision: Precision, before: str | None = None
+    inputs: RunInputs, classifier: Classifier, world: World, precision: Precision, before: str | None
 ) -> str:
     """Set the precision, decide whether to pack, and return the reason for that. A collective.
 

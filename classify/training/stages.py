@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import signal
 import time
@@ -14,7 +13,7 @@ from classify.evaluation.metrics import format_metrics
 from classify.launch.signals import stop_signals
 from classify.training import linear_probe
 from classify.training.callbacks import Evaluate
-from classify.training.contrastive import ContrastiveResult, ContrastiveStep, contrastive_warmup
+from classify.training.contrastive import ContrastiveSteps, contrastive_warmup
 from classify.training.log import Log, ProgressCallback
 from classify.training.schedule import Requests
 from classify.training.setup import TrainingContext
@@ -29,7 +28,7 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
     output, planned = context.output, context.config.training.contrastive_steps or 0
     contrastive, probe = fit_head(context, trainer, train_log)
     if contrastive is not None:
-        trainer.progress.add_contrastive(dataclasses.asdict(contrastive))
+        trainer.progress.add_contrastive({**vars(contrastive), "loss": float(contrastive.loss)})
         cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
         output.log(
             f"contrastive: {contrastive.steps} steps{cut}, loss {contrastive.loss:.4f}, "
@@ -63,7 +62,7 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
 
 def fit_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
-) -> tuple[ContrastiveResult | None, tuple[int, float] | None]:
+) -> tuple[ContrastiveSteps | None, tuple[int, float] | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
     data, contrastive, probe = context.with_label_texts(trainer.data), None, None
     if context.config.training.contrastive_steps:
@@ -81,7 +80,7 @@ def fit_head(
     return contrastive, probe
 
 
-def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveResult:
+def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveSteps:
     """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
     training, limit = context.config.training, None
     if training.max_minutes is not None:
@@ -89,10 +88,10 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
     steps = training.contrastive_steps or 0
     with context.output.progress_bar(0, steps) as bar:
 
-        def after_step(step: ContrastiveStep) -> None:
+        def after_step(done: ContrastiveSteps, rate: float, last: bool) -> None:
             bar.update()
-            if train_log is not None and (step.last or step.step % training.logging_steps == 0):
-                train_log.write_contrastive(step)
+            if train_log is not None and (last or done.steps % training.logging_steps == 0):
+                train_log.write_contrastive(done, rate)
 
         return contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
 

@@ -192,5 +192,4 @@ def _spread(values: Sequence[int] | Rows) -> dict[str, float]:
 
 
 def describe_spread(spread: Mapping[str, float]) -> str:
-    """The lengths of texts in words."""
     return f"median {spread['median']:.0f}, 95th percentile {spread['p95']:.0f}, longest {spread['longest']:.0f}"

@@ -59,7 +59,6 @@ class Sink:
         """Write Markdown, where the sink shows it."""
 
     def close(self) -> None:
-        """Flush and close."""
         raise NotImplementedError
 
 

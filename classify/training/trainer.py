@@ -70,7 +70,6 @@ class Trainer:
 
     @property
     def num_micro_batches(self) -> int:
-        """The micro-batches per device and step: as requested, or more where memory has run out."""
         return max(self.config.gradient_accumulation_steps, self.progress.min_micro_batches)
 
     @property
@@ -229,7 +228,6 @@ class Trainer:
         self.strategy.release_memory()
 
     def doubled_micro_batches(self, step: sampler.Step) -> int:
-        """Twice the micro-batches that this rank makes of a step."""
         return 2 * max(self.num_micro_batches, len(self._divide(step)))
 
     def _divide(self, step: sampler.Step) -> list[list[Rows]]:

@@ -11,7 +11,7 @@ from classify.config.fields import flags_of
 from classify.config.hf_arguments import NAMES
 from classify.config.parser import KEYS, parse_training, training_parser
 from classify.config.run_config import FIELDS
-from classify.training.inputs import check_inputs
+from classify.training.inputs import check
 from tests.config.test_parser import faults, parse
 from tests.support.findings import notes_of
 
@@ -72,7 +72,7 @@ def test_a_command_of_run_classification() -> None:
 
 def test_arguments_without_effect_are_named_in_one_line(model_folder: Path, table: Path) -> None:
     words = ["--train_file", str(table), "--model_name_or_path", str(model_folder), "--no_cuda"]
-    inputs = check_inputs(parse(*words, "--do_train", "--optim", "adamw_torch"))
+    inputs = check(parse(*words, "--do_train", "--optim", "adamw_torch"))
     assert "no effect in this program: --do_train, --optim adamw_torch" in notes_of(inputs)
 
 

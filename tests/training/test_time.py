@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from classify.config.schema import TrainingConfig
 from classify.tasks import single_label
@@ -67,12 +68,12 @@ def test_a_slow_first_step_on_pairs_cuts_no_others(
     config, clock, taken = TrainingConfig(use_cpu=True), _Clock(), []
     monkeypatch.setattr(contrastive, "time", clock)
 
-    def take(trainer: contrastive.ContrastiveTrainer, *_: object) -> bool:
+    def take(*_: object) -> torch.Tensor:
         clock.spend(0.02 if taken else first)
         taken.append(True)
-        return True
+        return torch.zeros(())
 
-    monkeypatch.setattr(contrastive.ContrastiveTrainer, "train_step", take)
+    monkeypatch.setattr(contrastive, "contrastive_step", take)
     strategy = make_trainer(model, data, config, start_world(config), 8).strategy
     result = contrastive.contrastive_warmup(strategy, data, single_label.make("abc"), 100, seconds=2.0)
     assert result.steps == pytest.approx(steps, abs=1)
