@@ -14,9 +14,9 @@ from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.log import Log
 from classify.training.parts import StepState
-from classify.training.progress import Progress
 from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
+from classify.training.terminal import log
 from classify.training.trainer import Callback, Trainer, explain_divergence
 from classify.training.weights import Tensors
 
@@ -32,8 +32,8 @@ class Evaluate(Callback):
     `logits` of the validation split, as this process has computed them, by step: the best one and the last.
     """
 
-    def __init__(self, context: TrainingContext, log: Log):
-        self.context, self.log = context, log
+    def __init__(self, context: TrainingContext, train_log: Log):
+        self.context, self.train_log = context, train_log
         self.logits: dict[int, npt.NDArray[np.float32]] = {}
         self._noted = False
 
@@ -43,34 +43,30 @@ class Evaluate(Callback):
             self.score_epoch(trainer)
             self.context.timeline.end("evaluation")
         patience, progress = self.context.config.training.patience, trainer.progress
-        if step.eval_due and progress.last_collapsed:
-            self._note_collapse(progress)
+        if step.eval_due and progress.last_collapsed and not self._noted:
+            assert progress.collapsed_epoch is not None
+            self._noted = True
+            log(f"note: {describe_collapse(progress.collapsed_epoch)}; use a lower --learning-rate")
         if step.eval_due and not step.last and trainer.progress.is_out_of_patience(patience):
             best = trainer.progress.best
             assert best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
-            self.context.output.log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
+            log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score the validation split, if there is one; print and log, and remember the best score."""
-        context, progress = self.context, trainer.progress
+        progress = trainer.progress
         planned = trainer.end_position / trainer.batches.num_rows  # before this score, which may use up --patience
         score, better = self.score(trainer)
         mean = progress.mean_loss
         validated = f", validation loss {score['loss']:.4f}, {format_metrics(score.metrics)}" if score else ""
         if progress.step:
-            context.output.log(
+            log(
                 f"epoch {trainer.epoch:.4g} of {planned:.4g}: loss {mean:.4f}{validated}, "
                 f"{progress.position / progress.seconds:.0f} rows/s{' - best so far' if better else ''}"
             )
         if score is not None:
-            self.log.write_score(trainer, score)
-
-    def _note_collapse(self, progress: Progress) -> None:
-        assert progress.collapsed_epoch is not None
-        if not self._noted:
-            self.context.output.log(f"note: {describe_collapse(progress.collapsed_epoch)}; use a lower --learning-rate")
-        self._noted = True
+            self.train_log.write_score(trainer, score)
 
     def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
         """The validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""

@@ -17,6 +17,7 @@ from classify.training.result_files import WRITERS, Results
 from classify.training.resume import load_step_weights
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
+from classify.training.terminal import log
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
@@ -26,7 +27,7 @@ def finish(
     context: TrainingContext,
     trainer: Trainer,
     evaluate: Evaluate,
-    log: Log,
+    train_log: Log,
     record: RunRecord,
     start_seconds: float,
     out_of_fold: Logits | None,
@@ -56,7 +57,7 @@ def finish(
     open_set = training.open_set.fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     weights = strategy.stock_weights(keep=output.is_writer)
-    log.finish()
+    train_log.finish()
     if context.config.training.save_on_each_node:
         world.close()  # with a process group transformers saves only on rank 0
     # No rank leaves before the files are written, so that a script that then loads the folder finds it. Where one
@@ -118,7 +119,7 @@ def _describe_calibration(
     fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
     rows = "validation rows" if splits.method is None else f"rows of {splits.method}"
     scored = "test log loss" if splits.test is not None else "log loss on them"
-    context.output.log(
+    log(
         f"calibration: {fitted} (fitted on {rows}; {scored} "
         f"{old['log_loss']:.3f} before, {new['log_loss']:.3f} after; --calibrate)"
     )
@@ -134,7 +135,7 @@ def _round_weights(context: TrainingContext) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point() and not tensor.is_meta:
                 tensor.copy_(tensor.to(getattr(torch, name)))
-    context.output.log(f"saved weights: {name} (scores are computed with them; --save-dtype)")
+    log(f"saved weights: {name} (scores are computed with them; --save-dtype)")
 
 
 def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[float, int]:
@@ -146,7 +147,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     if step != progress.step:
         if not load_step_weights(context.output, context.strategy, step):
             return trainer.epoch, progress.step
-        context.output.log(
+        log(
             f"keep: weights of epoch {epoch:g} (best on the validation split; --keep)"
             if step > 0
             else f"note: fine-tuning did not beat the {context.inputs.task.head.probe} it started from, whose weights "
@@ -155,7 +156,7 @@ def _restore_kept_weights(context: TrainingContext, trainer: Trainer) -> tuple[f
     elif progress.best is not None and progress.best["step"] != step and progress.best[metric] != kept[metric]:
         best, name = progress.best, evaluation.metrics.display_name(metric)
         earlier = f"epoch {best['epoch']:g}" if best["step"] else "the start"
-        context.output.log(
+        log(
             f"keep: last weights ({name} {kept[metric]:.3f} on {rows} validation rows; {earlier} had "
             f"{best[metric]:.3f}, which may be chance; --keep)"
         )

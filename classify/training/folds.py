@@ -25,6 +25,7 @@ from classify.evaluation.metrics import format_metrics
 from classify.files import atomic_path, make_folders
 from classify.training import linear_probe, stages
 from classify.training.setup import TrainingContext
+from classify.training.terminal import log
 from classify.training.trainer import make_trainer
 
 Logits = npt.NDArray[np.float32]
@@ -91,7 +92,7 @@ def _cross_validate_probe(context: TrainingContext, folds: npt.NDArray[np.int64]
 
 def _log_score(context: TrainingContext, number: int, logits: Logits, targets: npt.NDArray[Any], took: str) -> None:
     score = context.inputs.task.scores.score(logits, targets, context.config.training.seed)
-    context.output.log(
+    log(
         f"fold {number + 1} of {context.splits.num_folds}: {format_metrics(score.metrics)} on {len(targets)} rows "
         f"({took}; --folds)"
     )

@@ -17,10 +17,9 @@ from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
 from classify.findings import decisions
 from classify.training.contrastive import ContrastiveSteps
-from classify.training.output import Output
 from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
-from classify.training.terminal import log_event
+from classify.training.terminal import log, log_event
 from classify.training.tracking import Sink, start_tracker
 from classify.training.trainer import Callback, Trainer
 
@@ -37,7 +36,7 @@ class Log(Callback):
         with output.world.sync_errors(), output.writing("the training log"):
             try:
                 if output.is_writer:
-                    self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step, echo=output.world.is_main))
+                    self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step))
                 for name in context.inputs.trackers if output.world.is_main else ():  # one process, for all machines
                     self.sinks.append(start_tracker(name, output.folder, context.config.flat(), after_step))
                 text = "\n".join(f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
@@ -84,9 +83,9 @@ class Log(Callback):
 
 
 class LogFile(Sink):
-    """train_log.jsonl, a line of JSON each time; with `echo` the lines are events of --json, too."""
+    """train_log.jsonl, a line of JSON each time; the lines are events of --json, too."""
 
-    def __init__(self, path: Path, after_step: int | None, *, echo: bool):
+    def __init__(self, path: Path, after_step: int | None):
         kept: list[str] = []
         if after_step is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -95,13 +94,12 @@ class LogFile(Sink):
                         kept.append(line)
         with atomic_write(path) as file:
             file.writelines(kept)
-        self._file, self._echo = path.open("a", encoding="utf-8"), echo
+        self._file = path.open("a", encoding="utf-8")
 
     def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
         line: dict[str, Any] = {"contrastive_step": step} if part == "contrastive" else {"step": step, "epoch": epoch}
         line |= {"eval": values} if part == "eval" else values
-        if self._echo:
-            log_event("log", line)
+        log_event("log", line)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
@@ -112,13 +110,13 @@ class LogFile(Sink):
 class ProgressCallback(Callback):
     """Moves the progress bar, and prints a line where memory ran out."""
 
-    def __init__(self, output: Output, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
-        self.output, self.metric, self.bar, self.num_micro_batches = output, metric, bar, num_micro_batches
+    def __init__(self, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
+        self.metric, self.bar, self.num_micro_batches = metric, bar, num_micro_batches
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if trainer.num_micro_batches != self.num_micro_batches:
             self.num_micro_batches = trainer.num_micro_batches
-            self.output.log(
+            log(
                 f"note: step {trainer.progress.step}: out of memory; continuing with {self.num_micro_batches} "
                 "micro-batches per step (same gradient, different dropout masks)"
             )
@@ -127,6 +125,6 @@ class ProgressCallback(Callback):
             best = trainer.progress.best
             if best is not None and self.metric in best:
                 parts.append(f"best {display_name(self.metric)} {best[self.metric]:.3f}")
-            parts.append(f"{used_memory(self.output.world.device) / 2**30:.1f} GiB")
+            parts.append(f"{used_memory(trainer.world.device) / 2**30:.1f} GiB")
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
         self.bar.update()

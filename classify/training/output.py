@@ -1,4 +1,4 @@
-"""The output folder of a run, acquired and locked, and printing to the terminal."""
+"""The output folder of a run, acquired and locked."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from classify.config.stored_run import CHECKPOINTS
-from classify.console import ProgressLines, progress_bar
 from classify.distributed.world import World
 from classify.errors import DiskError, disk_refusal
-from classify.findings import Finding
 from classify.training import checkpoint
 from classify.training.output_dir import OutputDirPlan, acquire_folder
-from classify.training.terminal import log, log_decision
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output folder of a run that has begun, and the main process's terminal.
+    """The output folder of a run that has begun.
 
     `is_writer` is True on the main process, and on one per machine under --save-on-each-node.
     """
@@ -39,17 +34,6 @@ class Output:
     @property
     def checkpoints(self) -> Path:
         return self.folder / CHECKPOINTS
-
-    def log(self, text: str) -> None:
-        if self.world.is_main:
-            log(text)
-
-    def log_decision(self, decision: Finding) -> None:
-        if self.world.is_main:
-            log_decision(decision)
-
-    def progress_bar(self, step: int, total: int) -> tqdm | ProgressLines:
-        return progress_bar(total, step, "step", enabled=self.world.is_main)
 
     @contextlib.contextmanager
     def writing(self, what: str) -> Iterator[None]:

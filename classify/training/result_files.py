@@ -33,7 +33,7 @@ from classify.tasks.base import EXACT, FOR_EXCEL, Task
 from classify.tasks.columns import FILE as PREDICTIONS, PredictionColumns
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
-from classify.training.terminal import log_event
+from classify.training.terminal import log, log_event
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
@@ -125,7 +125,7 @@ class Results:
         except (ValueError, MemoryError) as error:
             found = note(f"the TF-IDF baseline cannot be fitted: {error}")
             self.record.findings.append(found)
-            context.output.log(found.line())
+            log(found.line())
             return None
         finally:
             context.timeline.end("baseline")
@@ -321,15 +321,14 @@ def _end_record(results: Results) -> None:
     in_scope = [] if results.open_set is None else [scope.summarize(results.open_set.metrics)]
     lines = ["", metrics.table(scores), line, *in_scope, *(found.line() for found in notes)]
     for line in [*lines, "", f"result: {output.folder}"]:
-        output.log(line)
-    if output.world.is_main:
-        part = "test" if splits.test is not None else "eval"
-        log_event("result", {"folder": str(output.folder), part: results.scores.as_json()})
+        log(line)
+    part = "test" if splits.test is not None else "eval"
+    log_event("result", {"folder": str(output.folder), part: results.scores.as_json()})
     python = os.path.relpath(sys.executable)
     module = [sys.executable if python.startswith("..") else python, "-m", "classify"]
     program = ["classify"] if shutil.which("classify") else module  # it may not be on the PATH
     words = ["predict", "--model", str(output.folder), "--data", "new.csv", "--out", "predictions.csv"]
-    output.log(f"next:   {shlex.join([*program, *words])}")
+    log(f"next:   {shlex.join([*program, *words])}")
 
 
 def _notes(results: Results) -> list[str]:

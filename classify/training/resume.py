@@ -18,8 +18,8 @@ from classify.files import read_json
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint
 from classify.training.output import Output
-from classify.training.progress import Progress
 from classify.training.strategies.base import Strategy
+from classify.training.terminal import log
 
 
 def find(output: Output) -> Checkpoint | None:
@@ -27,28 +27,27 @@ def find(output: Output) -> Checkpoint | None:
 
     Raises CheckpointError where there are some, but none is valid.
     """
-    answer: dict[str, Any] | None = None
+    path, state, fault = None, dict[str, Any](), ""
     if output.world.is_main:
         try:
-            saved = _find_on_main(output)
-            answer = None if saved is None else {"path": str(saved.path), "state": saved.state}
+            path, state = _find_on_main(output)
         except CheckpointError as error:
-            answer = {"fault": str(error)}
-    answer = output.world.broadcast(answer)
-    if answer is not None and "fault" in answer:
-        raise CheckpointError(answer["fault"])
-    return None if answer is None else Checkpoint(Path(answer["path"]), answer["state"])
+            fault = str(error)
+    path, state, fault = output.world.broadcast([path, state, fault])
+    if fault:
+        raise CheckpointError(fault)
+    return None if path is None else Checkpoint(Path(path), state)
 
 
-def _find_on_main(output: Output) -> Checkpoint | None:
-    """Load the checkpoint that --resume names, or the newest that verifies."""
+def _find_on_main(output: Output) -> tuple[str | None, dict[str, Any]]:
+    """Load the checkpoint that --resume names, or the newest that verifies; (None, {}) where there are none."""
     named = output.plan.checkpoint
     if named is None:
         saved, problems = checkpoint.find_newest(output.checkpoints)
         for problem in problems:
-            output.log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
+            log(f"note: a newer checkpoint is skipped, since it is not valid: {problem}")
         if saved is None:
-            return None
+            return None, {}
     else:
         try:
             saved = checkpoint.load(named)
@@ -56,30 +55,25 @@ def _find_on_main(output: Output) -> Checkpoint | None:
             raise CheckpointError(
                 f"{error}. --resume {output.folder} takes the newest valid checkpoint instead."
             ) from None
-    progress = _read_progress(saved)
-    if progress.best is not None and int(progress.best["step"]) != saved.step:
-        try:
-            checkpoint.load(output.checkpoints / checkpoint.folder_name(int(progress.best["step"])))
-        except CheckpointError as error:
-            output.log(
-                "note: the checkpoint of the best epoch so far is not valid, so its weights can no longer be kept: "
-                f"{error}"
-            )
-            progress.clear_best()
-    return Checkpoint(saved.path, {**saved.state, "progress": vars(progress)})
-
-
-def _read_progress(saved: Checkpoint) -> Progress:
-    """Read the progress of a checkpoint. Raises CheckpointError where its state is of an unknown version."""
     try:
         if missing := checkpoint.STATE - set(saved.state):
             raise KeyError(min(missing))
-        return saved.progress
+        progress = saved.progress
     except (TypeError, KeyError) as error:
         raise CheckpointError(
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
             "Resume with that version (run.json names it), or start over with --overwrite-output-dir."
         ) from None
+    if progress.best is not None and int(progress.best["step"]) != saved.step:
+        try:
+            checkpoint.load(output.checkpoints / checkpoint.folder_name(int(progress.best["step"])))
+        except CheckpointError as error:
+            log(
+                "note: the checkpoint of the best epoch so far is not valid, so its weights can no longer be kept: "
+                f"{error}"
+            )
+            progress.clear_best()
+    return str(saved.path), {**saved.state, "progress": vars(progress)}
 
 
 # Values that would not help in a message, as words.
@@ -140,7 +134,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
         text = f"this run is finished; nothing to do. {more} would extend it."
     else:
         finished, text = False, f"resuming from {saved.path.name}"
-    output.log(f"{output.folder}: {text}")
+    log(f"{output.folder}: {text}")
     return finished
 
 
@@ -148,7 +142,7 @@ def log_changes(output: Output, now: dict[str, Any], saved: Checkpoint) -> None:
     before = saved.state["settings"]
     changed = _list_changes(before, now, fields_that_affect("later steps", "computation", "result"))
     if changed:
-        output.log(f"note: {'; '.join(changed)} from step {saved.step} on")
+        log(f"note: {'; '.join(changed)} from step {saved.step} on")
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
@@ -166,7 +160,7 @@ def load_step_weights(output: Output, strategy: Strategy, step: int) -> bool:
         try:
             tensors = checkpoint.load(output.checkpoints / checkpoint.folder_name(step)).model_tensors()
         except CheckpointError as error:
-            output.log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
+            log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
     tensors = world.broadcast_tensors(tensors if world.is_main else None)
     if tensors:
         strategy.weights.load(tensors)

@@ -99,9 +99,8 @@ def train(
             configure_terminal(config.training, is_main=launch.is_main)
             with group.announce_errors(launch, functools.partial(_start, config.training, launch)):
                 inputs = inputs or check(config, parts, in_memory, launch)
-                if launch.is_main:
-                    _print_inputs(inputs)  # before tokenizing, which takes long for large tables
-                data = tokenize_tables(inputs, is_main=launch.is_main)
+                _print_inputs(inputs)  # before tokenizing, which takes long for large tables
+                data = tokenize_tables(inputs)
             timeline.end("tokens")
             with _start(inputs.config.training, launch) as world:
                 world.agree(None)

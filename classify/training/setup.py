@@ -51,7 +51,7 @@ from classify.training.inputs import RunInputs
 from classify.training.output import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import find_strategy, make_strategy
-from classify.training.terminal import Timeline, log, log_detail
+from classify.training.terminal import Timeline, log, log_decision, log_detail
 
 # Rows whose outputs are looked at before training.
 _CHECKED = 8
@@ -197,7 +197,7 @@ def check_outputs(context: TrainingContext) -> None:
         )
 
 
-def tokenize_tables(inputs: RunInputs, *, is_main: bool = True) -> TokenizedData:
+def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     """Tokenize every table once and decide the max length.
 
     Called before the process group is formed, so no rank waits in it.
@@ -214,7 +214,7 @@ def tokenize_tables(inputs: RunInputs, *, is_main: bool = True) -> TokenizedData
     warning = check_coverage(
         train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model.name, named=named
     )
-    if warning is not None and is_main:
+    if warning is not None:
         log(note(warning).line())
     lengths = full[key(train.table)].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
@@ -275,16 +275,13 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
 
 def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
     """Print the new decisions, where each rank is, and all notes."""
-    output, world = context.output, context.world
+    world = context.world
     for finding in decisions(new):
-        output.log_decision(finding)
+        log_decision(finding)
     ranks = f"ranks: {describe.line(world.topology)}"
-    if world.world_size > 1:
-        output.log(ranks)
-    elif world.is_main:
-        log_detail(ranks)
+    (log if world.world_size > 1 else log_detail)(ranks)
     for finding in notes(context.findings):
-        output.log(finding.line())
+        log(finding.line())
 
 
 def _check_ranks(inputs: RunInputs, world: World) -> None:

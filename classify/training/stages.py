@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from classify.console import progress_bar
 from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
@@ -17,6 +18,7 @@ from classify.training.contrastive import ContrastiveSteps, contrastive_warmup
 from classify.training.log import Log, ProgressCallback
 from classify.training.schedule import Requests
 from classify.training.setup import TrainingContext
+from classify.training.terminal import log
 from classify.training.trainer import Callback, Trainer
 
 # Share of the time that --max-minutes leaves for contrastive steps; epochs follow.
@@ -25,12 +27,12 @@ _CONTRASTIVE_TIME = 0.5
 
 def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
     """Start a new run's head and print how; unless it is random, the start is the first candidate for the best."""
-    output, planned = context.output, context.config.training.contrastive_steps or 0
+    planned = context.config.training.contrastive_steps or 0
     contrastive, probe = fit_head(context, trainer, train_log)
     if contrastive is not None:
         trainer.progress.add_contrastive({**vars(contrastive), "loss": float(contrastive.loss)})
         cut = f" of {planned} (limited by --max-minutes)" if contrastive.steps < planned else ""
-        output.log(
+        log(
             f"contrastive: {contrastive.steps} steps{cut}, loss {contrastive.loss:.4f}, "
             f"{contrastive.rows / contrastive.seconds:.0f} rows/s ({contrastive.seconds:.1f} s; --contrastive-steps)"
         )
@@ -38,7 +40,7 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
         return
     begin = time.perf_counter()
     if probe is None and context.config.model.head == "probe":
-        output.log(
+        log(
             "note: the head starts random: the encoder's features are nearly constant, so a linear model on them would "
             "start worse than chance (--head)"
         )
@@ -46,7 +48,7 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
     score, _ = evaluate.score(trainer)
     if probe is None:
         if score is not None:
-            output.log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
+            log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
         return
     rows, seconds = probe
     metrics = {} if score is None else score.metrics
@@ -54,7 +56,7 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
     names = max(0, rows - len(trainer.data.rows))  # of labels, as texts
     counted = f"{rows - names:,} rows" + (f" and {names} label names" if names else "")
-    output.log(
+    log(
         f"head: {context.inputs.task.head.probe} fitted on the features of {counted}{validated} "
         f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
     )
@@ -86,7 +88,7 @@ def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log
     if training.max_minutes is not None:
         limit = max(0.0, _CONTRASTIVE_TIME * (60 * training.max_minutes - context.timeline.elapsed))
     steps = training.contrastive_steps or 0
-    with context.output.progress_bar(0, steps) as bar:
+    with progress_bar(steps, 0, "step", enabled=True) as bar:
 
         def after_step(done: ContrastiveSteps, rate: float, last: bool) -> None:
             bar.update()
@@ -117,10 +119,10 @@ def fit(
         return (context.timeline.elapsed - begin) / left if left > 0 else 1.0
 
     steps = trainer.batches.steps_until(trainer.end_position)
-    bar_of_steps = context.output.progress_bar(progress.step, steps)
+    bar_of_steps = progress_bar(steps, progress.step, "step", enabled=True)
     with stop_signals() as received, bar_of_steps as bar:
         trainer.fit(
-            [ProgressCallback(context.output, context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
+            [ProgressCallback(context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
             Requests(lambda: bool(received), end_requested, save_requested, time_share),
         )
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.

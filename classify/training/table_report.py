@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,24 +164,13 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
     groups = np.unique(group_of[labelled[differs.any(axis=1) if targets.ndim > 1 else differs]])
     listed = groups[:most]
     rows = np.flatnonzero(np.isin(group_of, listed))
-    rows_of: dict[int, list[int]] = collections.defaultdict(list)
-    for row, group in zip(rows.tolist(), group_of[rows].tolist(), strict=True):
-        rows_of[group].append(row)
-    texts = table.take(splits.columns.text, first[listed])
-    places = [table.describe_rows(rows_of[group]) for group in listed.tolist()]
-    conflicts = [
-        {
-            "text": text,
-            "labels": [
-                format_value(label)
-                for label in splits.encoder.decode(
-                    np.unique(targets[[row for row in rows_of[group] if splits.labelled[row]]], axis=0)
-                )
-            ],
-            "where": where,
-        }
-        for text, group, where in zip(texts, listed.tolist(), places, strict=True)
-    ]
+    rows = rows[np.argsort(group_of[rows], kind="stable")]
+    rows_of = np.split(rows, np.flatnonzero(np.diff(group_of[rows])) + 1)
+    conflicts = []
+    for text, own in zip(table.take(splits.columns.text, first[listed]), rows_of, strict=False):  # both by group
+        labels = splits.encoder.decode(np.unique(targets[own[splits.labelled[own]]], axis=0))
+        where = table.describe_rows(own.tolist())
+        conflicts.append({"text": text, "labels": list(map(format_value, labels)), "where": where})
     return {"conflicting_texts": len(groups), "conflicts": conflicts}
 
 

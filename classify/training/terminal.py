@@ -12,22 +12,23 @@ from classify.console import allow_progress, print_line
 from classify.errors import escape_controls
 from classify.findings import Finding
 
-# The settings of the run in this process; there is one at a time.
+# The settings of the run in this process, and whether it prints; there is one run at a time.
 _settings = OutputConfig()
+_is_main = True
 
 
 def configure_terminal(settings: OutputConfig, *, is_main: bool = True) -> None:
-    """Print as these settings say from here on; only the main process shows progress."""
-    global _settings
-    _settings = settings
+    """Print as these settings say from here on, on the main process alone."""
+    global _settings, _is_main
+    _settings, _is_main = settings, is_main
     allow_progress(is_main and not settings.quiet and not settings.json)
 
 
 def log(text: str) -> None:
-    """Print a line where a progress bar may be shown."""
+    """Print a line where a progress bar may be shown, on the main process."""
     if _settings.json:
         log_event("message", {"text": text} if text else {})
-    elif not _settings.quiet:
+    elif _is_main and not _settings.quiet:
         print_line(escape_controls(text))
 
 
@@ -47,7 +48,7 @@ def log_detail(text: str) -> None:
 
 def log_event(name: str, values: dict[str, Any]) -> None:
     """Print a line of JSON under --json; nothing otherwise, and for empty values."""
-    if _settings.json and values:
+    if _settings.json and _is_main and values:
         print_line(json.dumps({"event": name, **values}, ensure_ascii=False))
 
 
