@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from classify.config.schema import TrainingConfig
 from classify.data.sampler import BatchSampler, Step
@@ -15,27 +16,18 @@ from classify.training.progress import Progress
 _ASK_STEPS = 10
 
 
-def _no() -> bool:
-    return False
+class Requests(NamedTuple):
+    """What this process asks for after a step; the trainer acts on the answers of all ranks together.
 
-
-def _no_limit() -> float:
-    return 0.0
-
-
-@dataclass(frozen=True)
-class Requests:
-    """What the trainer asks its process after a step; it acts on the answers of all ranks together.
-
-    `stop` says that a signal came: the step is the last, and training may be resumed. Where `end` says so training ends
-    with this step, and where `save` does a checkpoint is due. `time_share` is the share of --max-minutes that has
-    passed, by rank 0's clock: the learning rate follows it where it is ahead of the steps, and at 1 training ends.
+    `stop` says that a signal came: the step is the last, and training may be resumed. With `end` training ends with
+    this step, and with `save` a checkpoint is due. `time_share` is the share of --max-minutes that has passed, of which
+    rank 0's counts: the learning rate follows it where it is ahead of the steps, and at 1 training ends.
     """
 
-    stop: Callable[[], bool] = _no
-    end: Callable[[], bool] = _no
-    save: Callable[[], bool] = _no
-    time_share: Callable[[], float] = _no_limit
+    stop: bool = False
+    end: bool = False
+    save: bool = False
+    time_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,10 +54,15 @@ class Schedule:
     """The steps from the current progress to the end of training, and what is due after each."""
 
     def __init__(
-        self, config: TrainingConfig, batches: BatchSampler, progress: Progress, world: World, requests: Requests
+        self,
+        config: TrainingConfig,
+        batches: BatchSampler,
+        progress: Progress,
+        world: World,
+        ask: Callable[[], Requests],
     ):
         self.config, self.batches, self.progress = config, batches, progress
-        self.world, self.requests = world, requests
+        self.world, self.ask = world, ask
         self.end = progress.end_of_training(config, batches)
         self._total_steps = batches.steps_until(self.end)
         self._passed = 0.0  # share of the time limit
@@ -96,13 +93,14 @@ class Schedule:
 
     def _ask(self) -> tuple[bool, bool, bool]:
         """Whether any rank has to stop, to end, to save; no in steps without an exchange. A collective."""
-        world, asked = self.world, self.requests
+        world = self.world
         # Asking all ranks costs a small exchange; on devices it would also make the host wait, so it is done less.
         often = not world.distributed or world.accelerator.is_host
         if not often and self.progress.step % min(self.config.logging_steps, _ASK_STEPS):
             return False, False, False
-        share = asked.time_share() if world.is_main else 0.0  # ranks with other clocks would have other learning rates
-        answers = [float(asked.stop()), float(asked.end()), float(asked.save()), share]
-        stop, end, save, share = world.all_reduce_sum(answers)
+        asked = self.ask()
+        if not world.is_main:  # ranks with other clocks would have other learning rates
+            asked = asked._replace(time_share=0.0)
+        stop, end, save, share = world.all_reduce_sum(list(map(float, asked)))
         self._passed = max(self._passed, share)
         return stop > 0, end > 0, save > 0

@@ -112,19 +112,18 @@ def fit(
     """
     minutes, progress, begin = context.config.training.max_minutes, trainer.progress, context.timeline.elapsed
 
-    def time_share() -> float:
-        if minutes is None:
-            return 0.0
-        left = 60 * minutes - begin
-        return (context.timeline.elapsed - begin) / left if left > 0 else 1.0
-
     steps = trainer.batches.steps_until(trainer.end_position)
     bar_of_steps = progress_bar(steps, progress.step, "step", enabled=True)
     with stop_signals() as received, bar_of_steps as bar:
-        trainer.fit(
-            [ProgressCallback(context.selection_metric, bar, trainer.num_micro_batches), *callbacks],
-            Requests(lambda: bool(received), end_requested, save_requested, time_share),
-        )
+
+        def ask() -> Requests:
+            share = 0.0
+            if minutes is not None:
+                left = 60 * minutes - begin
+                share = (context.timeline.elapsed - begin) / left if left > 0 else 1.0
+            return Requests(bool(received), end_requested(), save_requested(), share)
+
+        trainer.fit([ProgressCallback(context.selection_metric, bar, trainer.num_micro_batches), *callbacks], ask)
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):
             where = stopped_at or f"after step {progress.step}, which is saved"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,21 +114,23 @@ class Trainer:
         self.strategy.load_optimizer(tensors, saved.state)
         self.progress = saved.progress
 
-    def fit(self, callbacks: Sequence[Callback] = (), requests: Requests | None = None) -> None:
+    def fit(self, callbacks: Sequence[Callback] = (), ask: Callable[[], Requests] = Requests) -> None:
         """Train to the end, calling each callback after each step; see `steps`. A collective."""
-        for event in self.steps(requests):
+        for event in self.steps(ask):
             for callback in callbacks:
                 callback.on_step_end(self, event)
             if self.progress.is_out_of_patience(self.config.patience):
                 return
 
-    def steps(self, requests: Requests | None = None) -> Iterator[StepEnd]:
-        """Train from the current progress, one event per step. A collective: every rank iterates.
+    def steps(self, ask: Callable[[], Requests] = Requests) -> Iterator[StepEnd]:
+        """Train from the current progress, one event per step; `ask` says what this process wants after one.
+
+        A collective: every rank iterates.
 
         `progress.seconds` counts the steps, not the time between them.
         """
         progress, tokens = self.progress, self.data.tokens
-        schedule = Schedule(self.config, self.batches, progress, self.world, requests or Requests())
+        schedule = Schedule(self.config, self.batches, progress, self.world, ask)
         for step in schedule.steps():
             begin = time.perf_counter()
             with self.world.dump_if_stalled():
