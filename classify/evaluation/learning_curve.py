@@ -22,33 +22,24 @@ _WIDER = 1.25
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class PowerLaw:
-    """The error a + b (rows / all) ** -c, with a and b of at least 0 (Hestness et al., 2017, section 4)."""
+def fit_power_law(shares: npt.NDArray[np.float64], errors: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    """Fit the error a + b (rows / all) ** -c by weighted least squares, with a and b of at least 0.
 
-    a: float
-    b: float
-    c: float
-
-    @classmethod
-    def fit(cls, shares: npt.NDArray[np.float64], errors: npt.NDArray[np.float64]) -> PowerLaw:
-        """Fit by weighted least squares; `shares` (n,) of all rows, 1 for the run on all of them."""
-        weights = np.where(shares == 1, _WEIGHT, 1.0)
-        root, best = np.sqrt(weights), (np.inf, 0.0, 0.0, 1.0)
-        for c in _EXPONENTS.tolist():
-            columns = np.column_stack([np.ones_like(shares), shares**-c])
-            a, b = np.linalg.lstsq(columns * root[:, None], errors * root, rcond=None)[0]
-            if b < 0:  # more rows do not make it worse
-                a, b = float(np.average(errors, weights=weights)), 0.0
-            elif a < 0:
-                a, b = 0.0, float((weights * errors * columns[:, 1]).sum() / (weights * columns[:, 1] ** 2).sum())
-            residual = float((weights * (columns @ (a, b) - errors) ** 2).sum())
-            if residual < best[0] - 1e-12:
-                best = (residual, float(a), float(b), c)
-        return cls(*best[1:])
-
-    def errors(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.asarray(self.a + self.b * shares**-self.c)
+    `shares` (n,) of all rows are 1 for the run on all of them. Returns (a, b, c). Hestness et al., 2017, section 4.
+    """
+    weights = np.where(shares == 1, _WEIGHT, 1.0)
+    root, best = np.sqrt(weights), (np.inf, 0.0, 0.0, 1.0)
+    for c in _EXPONENTS.tolist():
+        columns = np.column_stack([np.ones_like(shares), shares**-c])
+        a, b = np.linalg.lstsq(columns * root[:, None], errors * root, rcond=None)[0]
+        if b < 0:  # more rows do not make it worse
+            a, b = float(np.average(errors, weights=weights)), 0.0
+        elif a < 0:
+            a, b = 0.0, float((weights * errors * columns[:, 1]).sum() / (weights * columns[:, 1] ** 2).sum())
+        residual = float((weights * (columns @ (a, b) - errors) ** 2).sum())
+        if residual < best[0] - 1e-12:
+            best = (residual, float(a), float(b), c)
+    return best[1:]
 
 
 @dataclass(frozen=True)
@@ -70,16 +61,12 @@ class Curve:
         The law's gain is added to the score on all rows; the interval is a little wider than that of the score. In 28
         draws of seven sets (logistic regression on a frozen encoder) it held what twice as many rows gave in 27.
         """
-        now, doubled = self.law.errors(np.array([1.0, 2.0])).tolist()
-        expected = min(1.0, self.points[-1][1] + (now - doubled))
+        rows, scores = np.array(self.points).T
+        _, b, c = fit_power_law(rows / rows[-1], 1 - scores)
+        expected = float(min(1.0, scores[-1] + b * (1 - 2**-c)))
         low, high = self.interval
         half = _WIDER * (high - low) / 2
         return expected, (expected - half, min(1.0, expected + half))
-
-    @property
-    def law(self) -> PowerLaw:
-        rows, scores = np.array(self.points).T
-        return PowerLaw.fit(rows / rows[-1], 1 - scores)
 
     def most_gained(self) -> list[tuple[str, float, float]]:
         """The classes whose F1 rose most from half of the rows to all."""

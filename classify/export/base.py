@@ -81,12 +81,14 @@ class Check:
         before, after = task.answers.decide(old), task.answers.decide(new)
         changed = np.asarray(before != after)
         right = [judge.row_scores(values[:rows], targets) for values in (before, after)]
+        differences = right[1] - right[0]
+        mean, error = float(differences.mean()), float(differences.std()) / rows**0.5
         scores = [judge.score(values[:rows], targets, _SEED).values for values in both]
         return cls(
             texts=len(old),
             largest_difference=float(np.abs(old - new).max()) / scale,
             changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
-            change={judge.row_metric: _describe_change(*right)},
+            change={judge.row_metric: [mean, mean - 1.96 * error, mean + 1.96 * error]},
             scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (judge.primary, "loss")},
         )
 
@@ -99,12 +101,6 @@ class Check:
             f"{self.texts} texts: outputs differ by at most {self.largest_difference:.1e}, "
             f"{self.changed} predictions change; {kept}"
         )
-
-
-def _describe_change(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> list[float]:
-    differences = after - before
-    mean, error = float(differences.mean()), float(differences.std()) / len(differences) ** 0.5
-    return [mean, mean - 1.96 * error, mean + 1.96 * error]
 
 
 class Target(ABC):

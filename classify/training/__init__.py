@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         log as log,
         open_set as open_set,
         optimizer as optimizer,
-        output as output,
         output_dir as output_dir,
         parts as parts,
         progress as progress,

@@ -18,7 +18,6 @@ from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log
 from classify.training.trainer import Callback, Trainer, explain_divergence
-from classify.training.weights import Tensors
 
 # Validation texts whose logits differ by less get the same output. Those of a random head differ by more.
 _SAME = 1e-2
@@ -67,11 +66,6 @@ class Evaluate(Callback):
             )
         if score is not None:
             self.train_log.write_score(trainer, score)
-
-    def logits_at(self, step: int, *, reuse: bool) -> npt.NDArray[np.float32]:
-        """The validation logits of the weights of `step`, which the model has; recomputed unless `reuse`."""
-        logits = self.logits.get(step) if reuse else None
-        return logits if logits is not None else self.context.compute_logits(self.context.splits.validation)
 
     def score(self, trainer: Trainer) -> tuple[Scores | None, bool]:
         """Score the current weights, not logged; also return whether they are the best so far."""
@@ -132,7 +126,8 @@ class Checkpointer(Callback):
             return newest if best <= newest else best | set(steps[-max(1, limit - 1) :])
 
         weights, tensors, values = trainer.state_dict(keep=output.is_writer)
-        if context.world.all_reduce_any(not _all_finite(weights)):
+        finite = (bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())
+        if context.world.all_reduce_any(not all(finite)):
             raise ClassifyError(explain_divergence(trainer.strategy, progress.step, "some weights are not finite"))
         with output.world.sync_errors(), output.writing(f"checkpoint {checkpoint.folder_name(progress.step)}"):
             if output.is_writer:
@@ -198,7 +193,3 @@ class GivenCallbacks(Callback):
 
 def describe_collapse(epoch: float) -> str:
     return f"training has collapsed by epoch {epoch:.4g}: all validation texts get the same output"
-
-
-def _all_finite(weights: Tensors) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())

@@ -41,7 +41,9 @@ def finish(
     kept_epoch, step = _restore_kept_weights(context, trainer)
     reuse = not context.classifier.precision.rounds_weights and not context.classifier.has_adapters
     context.classifier.merge_adapters()
-    validation = evaluate.logits_at(step, reuse=reuse) if out_of_fold is None else out_of_fold
+    validation = out_of_fold if out_of_fold is not None else evaluate.logits.get(step) if reuse else None
+    if validation is None:
+        validation = context.compute_logits(splits.validation)
     before = validation if splits.test is None else context.compute_logits(splits.test)
     rescaling = _rescale_output_layer(context, validation)
     validation, scored = rescaling.apply(validation), rescaling.apply(before)

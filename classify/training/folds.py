@@ -110,7 +110,7 @@ def _stored(context: TrainingContext, number: int) -> tuple[Path, dict[str, str]
 def _load(context: TrainingContext, number: int) -> Logits | None:
     """Load the logits of a fold that was finished under the same settings, if there is one. A collective."""
     world, stored = context.world, {}
-    if world.is_main and context.output.resumes:
+    if world.is_main and context.output.plan.resume:
         path, metadata = _stored(context, number)
         with contextlib.suppress(OSError, safetensors.SafetensorError), safetensors.safe_open(path, "pt") as file:
             if file.metadata() == metadata:

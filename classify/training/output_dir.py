@@ -1,23 +1,32 @@
-"""The output folder: which one, whether it may be used, made, and kept from other runs by a lock."""
+"""The output folder: which one, whether it may be used, made, and kept from other runs by a lock.
+
+It is planned before torch is imported, and acquired once there is a world.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
 
+from classify import training
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
-from classify.errors import InputError
+from classify.errors import DiskError, InputError, disk_refusal
 from classify.files import TEMPORARY, flush, make_folders, remove_temporaries, split_paths, why_not_writable
 from classify.launch.launch import Launch
 from classify.tables.source import stem_of
+
+if TYPE_CHECKING:
+    from classify.distributed.world import World
 
 # The lock lies in the folder itself, since the folder above may not be writable. A folder with only it is empty.
 LOCK = ".lock"
@@ -43,10 +52,10 @@ class OutputDirPlan:
 
 def plan_output_dir(config: RunConfig, launch: Launch) -> OutputDirPlan:
     """Choose the output folder without writing to disk. Raises InputError where it cannot be used."""
-    training = config.training
+    settings = config.training
     assert config.data.data is not None
-    stem, resume, checkpoint = stem_of(config.data.data), training.resume_from_checkpoint, None
-    folder = None if training.output_dir is None else Path(training.output_dir)
+    stem, resume, checkpoint = stem_of(config.data.data), settings.resume_from_checkpoint, None
+    folder = None if settings.output_dir is None else Path(settings.output_dir)
     if isinstance(resume, str):
         if launch.checks_output_dir and not Path(resume).is_dir():
             raise InputError(f"--resume {resume}: no such folder. Expected a run's folder, or a checkpoint in it.")
@@ -58,7 +67,7 @@ def plan_output_dir(config: RunConfig, launch: Launch) -> OutputDirPlan:
         folder = run_folder(resume)
     elif resume and folder is None and (numbers := _list_numbers(stem)):
         folder = _RUNS / f"{stem}-{numbers[-1]}"
-    plan = OutputDirPlan(folder, stem, checkpoint, training.overwrite_output_dir, bool(resume))
+    plan = OutputDirPlan(folder, stem, checkpoint, settings.overwrite_output_dir, bool(resume))
     if not launch.checks_output_dir:
         return plan
     if folder is None:
@@ -188,3 +197,55 @@ def _make_numbered(stem: str) -> Path:
             folder.mkdir()
             flush(_RUNS)
             return folder
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output folder of a run that has begun.
+
+    `is_writer` is True on the main process, and on one per machine under --save-on-each-node.
+    """
+
+    folder: Path
+    plan: OutputDirPlan
+    world: World
+    is_writer: bool
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / CHECKPOINTS
+
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Raise DiskError if writing fails in this block; it names the checkpoints that the folder keeps."""
+        try:
+            yield
+        except Exception as error:
+            reason = disk_refusal(error)
+            if reason is None:
+                raise
+            kept = [f"{CHECKPOINTS}/{path.name}" for path in training.checkpoint.list_finished(self.checkpoints)]
+            raise DiskError(
+                f"{self.folder}: {what} could not be written: {reason}. Kept: {', '.join(kept) or 'nothing yet'}. Fix "
+                f"that (free some space, for example) and continue with --resume {shlex.quote(str(self.folder))}."
+            ) from error
+
+
+@contextlib.contextmanager
+def acquire_output_dir(plan: OutputDirPlan, world: World, *, each_node: bool) -> Iterator[Output]:
+    """Make the output folder and lock it until the block ends; with `each_node` on each machine. A collective.
+
+    Raises InputError where it cannot be used, for example since two machines share the disk under --save-on-each-node.
+    """
+    with contextlib.ExitStack() as held:
+        answer = None
+        with world.sync_errors():
+            if world.is_main:
+                answer = str(held.enter_context(acquire_folder(plan)))
+        plan = replace(plan, folder=Path(world.broadcast(answer)))
+        assert plan.folder is not None
+        is_writer = world.is_main or (each_node and world.is_local_main)
+        with world.sync_errors():
+            if is_writer and not world.is_main:
+                held.enter_context(acquire_folder(plan))
+        yield Output(plan.folder, plan, world, is_writer)

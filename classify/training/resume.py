@@ -17,7 +17,7 @@ from classify.errors import CheckpointError, InputError
 from classify.files import read_json
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint
-from classify.training.output import Output
+from classify.training.output_dir import Output
 from classify.training.strategies.base import Strategy
 from classify.training.terminal import log
 

@@ -134,7 +134,7 @@ def _run(context: TrainingContext) -> Path:
     if saved is not None:
         model = str(context.inputs.model.path.resolve())
         resume.require_same_run(saved, context.identity, context.settings, model, output)
-    if output.resumes and resume.is_finished(output, context.config, saved, batches):
+    if output.plan.resume and resume.is_finished(output, context.config, saved, batches):
         return output.folder
     if saved is not None:
         resume.log_changes(output, context.settings, saved)

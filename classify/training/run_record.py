@@ -15,7 +15,7 @@ from classify.errors import Interrupted
 from classify.files import write_json
 from classify.findings import Finding, decisions, notes
 from classify.modeling.result_folder import describe_start
-from classify.training.output import Output
+from classify.training.output_dir import Output
 from classify.training.setup import TrainingContext
 from classify.training.table_report import count_tokens
 from classify.training.terminal import Timeline

@@ -48,7 +48,7 @@ from classify.tasks.base import Task
 from classify.training import resume
 from classify.training.checkpoint import Checkpoint
 from classify.training.inputs import RunInputs
-from classify.training.output import Output, acquire_output_dir
+from classify.training.output_dir import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
 from classify.training.strategies.registry import find_strategy, make_strategy
 from classify.training.terminal import Timeline, log, log_decision, log_detail
@@ -247,7 +247,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
     classifier = load_for_training(inputs, data, world.device)
     timeline.end("model")
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
-        checkpoint = resume.find(output) if output.resumes else None
+        checkpoint = resume.find(output) if output.plan.resume else None
         kind = find_strategy(world)
         placing, unused = kind.place(classifier, world), []
         if kind.buckets_gradients:  # it waits for the gradient of each parameter in each step
@@ -261,7 +261,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         found = [data.decision, *_list_decisions(classifier, packing_reason, world, batch_size)]
         found += [placing] if placing is not None else []
         found += world.plan.findings
-        if world.plan.launch.restarts and not output.resumes:
+        if world.plan.launch.restarts and not output.plan.resume:
             found.append(note(_RESTARTED))
         if unused:
             found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
