@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         stages as stages,
         table_report as table_report,
         terminal as terminal,
-        tracking as tracking,
         trainer as trainer,
         weights as weights,
     )

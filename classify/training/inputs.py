@@ -38,8 +38,9 @@ from classify.tasks.registry import recognize
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from classify.training.parts import NO_PARTS, Parts
 from classify.training.table_report import Report, count_tokens, inspect_splits
-from classify.training.tracking import choose_trackers
 
+# Names of --report-to, as Accelerate and transformers have them; each needs the package of that name.
+PACKAGES = ("tensorboard", "wandb", "mlflow", "comet_ml", "clearml", "aim", "dvclive", "swanlab", "trackio")
 # Texts with several labels that `classify inspect --json` lists.
 _LISTED_CONFLICTS = 1000
 
@@ -207,6 +208,35 @@ def _check_standard_input(config: RunConfig, launch: Launch) -> None:
     if streams and (launch.is_launched or config.training.nproc is not None):
         flag, path = next(iter(streams.items()))
         raise InputError(f"{flag} {path}: only one of several processes can read a stream; give a file.")
+
+
+def choose_trackers(report_to: str) -> tuple[str, ...]:
+    """The trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
+    if report_to == "none":
+        return ()
+    if report_to == "auto":
+        return ("tensorboard",) if _installed("tensorboard") else ()
+    if report_to == "all":
+        return tuple(name for name in PACKAGES if _installed(name))
+    names = tuple(dict.fromkeys(name.strip() for name in report_to.split(",")))
+    for name in names:
+        if name not in PACKAGES:
+            raise InputError(
+                f"--report-to must be auto, none, or some of {', '.join(PACKAGES)}, with commas between. "
+                f"Got {report_to!r} instead."
+            )
+        if not _installed(name):
+            extra = " (extra tensorboard)" if name == "tensorboard" else ""
+            raise InputError(
+                f"--report-to {name}: the package {name}{extra} is not installed; pip install {name}, or give none."
+            )
+    return names
+
+
+def _installed(name: str) -> bool:
+    """Whether a package is installed; a folder of that name, as trackers write, has no code."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Finding, ...]]:

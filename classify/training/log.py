@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,14 @@ from tqdm import tqdm
 
 from classify.console import ProgressLines
 from classify.distributed.memory import used_memory
-from classify.errors import escape_controls
+from classify.errors import InputError, escape_controls
 from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
 from classify.findings import decisions
 from classify.training.contrastive import ContrastiveSteps
 from classify.training.schedule import StepEnd
 from classify.training.setup import TrainingContext
-from classify.training.terminal import log, log_event
-from classify.training.tracking import Sink, start_tracker
+from classify.training.terminal import log_event
 from classify.training.trainer import Callback, Trainer
 
 
@@ -82,6 +82,20 @@ class Log(Callback):
                 self.sinks.pop().close()
 
 
+class Sink:
+    """Where the numbers of a run go; `Log` opens, writes and closes it on one process."""
+
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        """Write the scalars of a part ("train", "eval", "contrastive") at a step; None is no number."""
+        raise NotImplementedError
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write Markdown, where the sink shows it."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
 class LogFile(Sink):
     """train_log.jsonl, a line of JSON each time; the lines are events of --json, too."""
 
@@ -107,19 +121,95 @@ class LogFile(Sink):
         self._file.close()
 
 
-class ProgressCallback(Callback):
-    """Moves the progress bar, and prints a line where memory ran out."""
+class TensorBoard(Sink):
+    """Each part is a run of its own with the same names, so that one chart shows both losses.
 
-    def __init__(self, metric: str, bar: tqdm | ProgressLines, num_micro_batches: int):
-        self.metric, self.bar, self.num_micro_batches = metric, bar, num_micro_batches
+    Accelerate's tracker could not cut what an interrupted run had written beyond its checkpoint.
+    """
+
+    def __init__(self, folder: Path, after_step: int | None):
+        self._folder, self._purge_step = folder, None if after_step is None else after_step + 1
+        self._boards: dict[str, Any] = {}
+
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        for name, value in values.items():
+            if value is not None:
+                self._board(part).add_scalar(name, value, step)
+
+    def write_text(self, name: str, text: str) -> None:
+        self._board("run").add_text(name, text)
+
+    def _board(self, part: str) -> Any:
+        if part not in self._boards:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._boards[part] = SummaryWriter(str(self._folder / part), purge_step=self._purge_step)
+        return self._boards[part]
+
+    def close(self) -> None:
+        for board in self._boards.values():
+            board.close()
+
+
+class AccelerateTracker(Sink):
+    """One of Accelerate's trackers, in a project called classify, with the run's settings.
+
+    It has one axis, that of the optimizer steps, so contrastive steps are not written. A server that is gone does not
+    end a training.
+    """
+
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]):
+        from accelerate.state import PartialState
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        PartialState(cpu=True)  # does nothing where one exists; Accelerate's messages need it
+        kind = LOGGER_TYPE_TO_CLASS[name]
+        place = {"logging_dir": str(folder / name)} if kind.requires_logging_directory else {}
+        self._tracker: Any = kind("classify", **place)
+        self._tracker.main_process_only = False  # this process is the one; Accelerate would look for its own
+        self._tracker.start()
+        self._tracker.store_init_configuration({key: value for key, value in settings.items() if value is not None})
+
+    def write(self, part: str, step: int, values: Mapping[str, float | None], epoch: float | None) -> None:
+        if self._tracker is None or part == "contrastive":
+            return
+        numbers = {f"{part}/{name}": value for name, value in values.items() if value is not None}
+        try:
+            self._tracker.log(numbers, step=step)
+        except Exception as error:
+            line = f"note: {self._tracker.name} failed and is no longer written to ({_describe(error)})"
+            print(line, file=sys.stderr, flush=True)
+            self._tracker = None
+
+    def close(self) -> None:
+        if self._tracker is not None:
+            with contextlib.suppress(Exception):
+                self._tracker.finish()
+
+
+def start_tracker(name: str, folder: Path, settings: Mapping[str, Any], after_step: int | None) -> Sink:
+    """Start a tracker by its name in --report-to. Raises InputError where it cannot be started."""
+    if name == "tensorboard":
+        return TensorBoard(folder / name, after_step)
+    try:
+        return AccelerateTracker(name, folder, settings)
+    except Exception as error:
+        raise InputError(
+            f"--report-to {name}: it cannot be started ({_describe(error)}); fix that, or leave it out."
+        ) from None
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+class ProgressCallback(Callback):
+    """Moves the progress bar."""
+
+    def __init__(self, metric: str, bar: tqdm | ProgressLines):
+        self.metric, self.bar = metric, bar
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        if trainer.num_micro_batches != self.num_micro_batches:
-            self.num_micro_batches = trainer.num_micro_batches
-            log(
-                f"note: step {trainer.progress.step}: out of memory; continuing with {self.num_micro_batches} "
-                "micro-batches per step (same gradient, different dropout masks)"
-            )
         if step.loss is not None and not self.bar.disable:
             parts = [f"epoch {trainer.epoch:.2f}", f"loss {step.loss:.4f}", f"{step.rows_per_second:.0f} rows/s"]
             best = trainer.progress.best

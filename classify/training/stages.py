@@ -123,7 +123,7 @@ def fit(
                 share = (context.timeline.elapsed - begin) / left if left > 0 else 1.0
             return Requests(bool(received), end_requested(), save_requested(), share)
 
-        trainer.fit([ProgressCallback(context.selection_metric, bar, trainer.num_micro_batches), *callbacks], ask)
+        trainer.fit([ProgressCallback(context.selection_metric, bar), *callbacks], ask)
         # All ranks have left the loop at the same step; a signal may have come since they last agreed.
         if number := context.world.all_reduce_max(received[0] if received else 0):
             where = stopped_at or f"after step {progress.step}, which is saved"

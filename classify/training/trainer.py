@@ -31,6 +31,7 @@ from classify.training.parts import Parts
 from classify.training.progress import Progress
 from classify.training.schedule import Requests, Schedule, StepEnd
 from classify.training.strategies.base import Strategy
+from classify.training.terminal import log
 from classify.training.weights import Tensors
 
 # Most processes of a machine that are taken to share its caches, so that micro-batches do not become too small.
@@ -176,8 +177,6 @@ class Trainer:
             result, reason = attempt(lambda: self.compute_gradients(step), self.world.device)
             if result is not None:
                 break
-            if self.world.distributed:  # the other ranks are waiting in the exchange
-                raise RankError(explain_memory(self, reason, self.doubled_micro_batches(step)))
             self.halve_micro_batches(step, reason)
         try:
             norm = self.strategy.optimizer_step(learning_rate)
@@ -219,18 +218,21 @@ class Trainer:
         return total, weight_sum
 
     def halve_micro_batches(self, step: sampler.Step, reason: str) -> None:
-        """Halve the micro-batches from here on, doubling their number, on every rank. A collective.
+        """Halve the micro-batches from here on, doubling their number.
 
-        Raises ClassifyError where each micro-batch holds a single text already.
+        Raises ClassifyError where each micro-batch holds a single text already, or where there are other ranks.
         """
-        if self.num_micro_batches * self.world.replicas * self.world.world_size >= len(step.indices):
+        doubled = 2 * max(self.num_micro_batches, len(self._divide(step)))
+        if self.world.distributed:  # the other ranks are waiting in the exchange
+            raise RankError(explain_memory(self, reason, doubled))
+        if self.num_micro_batches * self.world.replicas >= len(step.indices):
             raise ClassifyError(explain_memory(self, reason))
-        # Ranks may have split their shards into different numbers of micro-batches.
-        self.progress.raise_micro_batches(self.world.all_reduce_max(self.doubled_micro_batches(step)))
+        self.progress.raise_micro_batches(doubled)
         self.strategy.release_memory()
-
-    def doubled_micro_batches(self, step: sampler.Step) -> int:
-        return 2 * max(self.num_micro_batches, len(self._divide(step)))
+        log(
+            f"note: step {self.progress.step + 1}: out of memory; continuing with {doubled} micro-batches per step "
+            "(same gradient, different dropout masks)"
+        )
 
     def _divide(self, step: sampler.Step) -> list[list[Rows]]:
         return make_micro_batches(

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from classify.errors import InputError
-from classify.training.tracking import PACKAGES, TensorBoard, choose_trackers
+from classify.training.inputs import PACKAGES, choose_trackers
+from classify.training.log import TensorBoard
 from tests.support.processes import run, run_ranks
 
 # The public surface of dvclive that Accelerate uses. It computes nothing, so there is nothing to get wrong: every call
