@@ -39,7 +39,10 @@ def cross_validate(context: TrainingContext) -> Logits:
     """
     split, folds, count = context.splits.train, context.splits.folds, context.splits.num_folds
     assert folds is not None
-    if _is_small_probe(context):
+    # Where the head alone is trained, on no more rows than memory holds features of, folds share the features.
+    limit = linear_probe.row_limit(len(context.inputs.task.labels), is_final=True)
+    trains_encoder = context.config.model.head != "probe" or context.config.training.trains_encoder
+    if not trains_encoder and len(split) <= limit:
         return _cross_validate_probe(context, folds)
     logits = np.zeros((len(split), context.classifier.output_layer.out_features), dtype=np.float32)
     initial: dict[str, torch.Tensor] = {}
@@ -67,13 +70,6 @@ def cross_validate(context: TrainingContext) -> Logits:
     if initial:
         context.strategy.setup(initial)
     return logits
-
-
-def _is_small_probe(context: TrainingContext) -> bool:
-    """Whether the run is a probe on the model as it is, of no more rows than memory holds features of."""
-    is_probe = context.config.model.head == "probe"
-    limit = linear_probe.row_limit(len(context.inputs.task.labels), is_final=True)
-    return is_probe and not context.config.training.trains_encoder and len(context.splits.train) <= limit
 
 
 def _cross_validate_probe(context: TrainingContext, folds: npt.NDArray[np.int64]) -> Logits:

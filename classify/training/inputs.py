@@ -145,8 +145,11 @@ def _resolve_model(config: RunConfig, faults: ErrorList) -> ModelFolder | None:
         model = resolve_model(
             config.model.name, download=not faults, pooling=config.model.pooling, named=config.names_model
         )
-        with faults.collect():
-            _check_length(config, model)
+        requested, most = config.data.max_length, model.max_length
+        if requested is not None and requested > most:
+            faults.append(
+                f"--max-length {requested}: {config.model.name} reads at most {most} tokens; give that or less."
+            )
         with faults.collect():
             check_frozen(config.model.freeze_layers, model.layers)
         return model
@@ -291,14 +294,6 @@ def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
     return [label for label in labels if label not in existing]
 
 
-def _check_length(config: RunConfig, model: ModelFolder) -> None:
-    requested = config.data.max_length
-    if requested is not None and requested > model.max_length:
-        raise InputError(
-            f"--max-length {requested}: {config.model.name} reads at most {model.max_length} tokens; give that or less."
-        )
-
-
 def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:
     """Describe the decisions so far."""
     main, values = splits.tables[0], config.flat()
@@ -346,21 +341,17 @@ def _pooling(requested: str, model: ModelFolder) -> Finding:
 def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...]:
     """Describe the settings that the recipe chose, if any."""
     training = config.training
-    automatic = [
-        name
-        for name, source in config.sources.items()
-        if source.kind == "recipe"
-        and (name != "contrastive_steps" or training.contrastive_steps)
-        and (name != "num_train_epochs" or training.max_steps < 0)
-    ]
-    if not automatic:
-        return ()
     words = {
         "batch_size": f"batch size {training.batch_size}",
-        "num_train_epochs": f"{training.epochs:g} epochs",
         "learning_rate": f"learning rate {training.peak_learning_rate:g}",
-        "contrastive_steps": f"{training.contrastive_steps} contrastive steps",
     }
+    if training.max_steps < 0:
+        words["num_train_epochs"] = f"{training.epochs:g} epochs"
+    if training.contrastive_steps:
+        words["contrastive_steps"] = f"{training.contrastive_steps} contrastive steps"
+    automatic = [name for name, source in config.sources.items() if source.kind == "recipe" and name in words]
+    if not automatic:
+        return ()
     why = f"{len(splits.train):,} training rows, hidden size {width}"
     flags = ", ".join(shown_name(FIELDS[name][1]) for name in automatic)
     return (decided("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)

@@ -34,17 +34,13 @@ class Log(Callback):
         self.output = output = context.output
         self.sinks: list[Sink] = []
         with output.world.sync_errors(), output.writing("the training log"):
-            try:
-                if output.is_writer:
-                    self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step))
-                for name in context.inputs.trackers if output.world.is_main else ():  # one process, for all machines
-                    self.sinks.append(start_tracker(name, output.folder, context.config.flat(), after_step))
-                text = "\n".join(f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
-                for sink in self.sinks:
-                    sink.write_text("decisions", text)
-            except BaseException:
-                self.close()
-                raise
+            if output.is_writer:
+                self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step))
+            for name in context.inputs.trackers if output.world.is_main else ():  # one process, for all machines
+                self.sinks.append(start_tracker(name, output.folder, context.config.flat(), after_step))
+            text = "\n".join(f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
+            for sink in self.sinks:
+                sink.write_text("decisions", text)
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if step.loss is None:

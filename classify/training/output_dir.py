@@ -123,15 +123,11 @@ def check_writable(folder: Path) -> None:
         return
     if folder.exists():
         raise InputError(f"--output-dir {folder}: expected a folder. Got a file instead.")
-    above = nearest_existing(folder)
+    above = next(path for path in folder.absolute().parents if path.exists())
     reason = why_not_writable(above)
     if reason is not None:
         cause = f"{above} is not writable ({reason})" if above.is_dir() else f"{above} is a file"
         raise InputError(f"--output-dir {folder}: cannot be made, because {cause}; give another folder.")
-
-
-def nearest_existing(folder: Path) -> Path:
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def _list_numbers(stem: str) -> list[int]:

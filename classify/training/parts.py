@@ -106,9 +106,6 @@ class Parts:
         if self.loss is not None and (given := [name for name, is_given in settings.items() if is_given]):
             raise InputError(f"loss: a function takes the place of {', '.join(given)}; drop one of them.")
 
-    def choose_loss(self, own: Loss) -> Loss:
-        return own if self.loss is None else _GivenLoss(self.loss, own)
-
     def add_metrics(self, scores: Scores, probabilities: npt.NDArray[np.float64], targets: npt.NDArray[Any]) -> Scores:
         """The scores with the given metrics, without those that are not defined on these rows.
 
@@ -128,7 +125,7 @@ class Parts:
 NO_PARTS = Parts()
 
 
-class _GivenLoss(Loss):
+class GivenLoss(Loss):
     """A function's losses of rows, summed; the mean over a step is the same on any number of ranks."""
 
     def __init__(self, function: LossFunction, own: Loss):

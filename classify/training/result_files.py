@@ -118,7 +118,8 @@ class Results:
         train, scored = splits.train, splits.scored
         context.timeline.end("files")
         try:
-            texts, others = (self._read_start(split) for split in (train, scored))
+            most, column = _TIMES_READ * CHARACTERS_PER_TOKEN * context.data.max_length, splits.columns.text
+            texts, others = ([text[:most] for text in split.texts(column)] for split in (train, scored))
             if splits.folds is not None and self.by_folds:
                 return tasks.baseline.cross_validate(task, texts, train.targets, splits.folds, seed)
             return tasks.baseline.fit(task, texts, train.targets, others, scored.targets, seed)
@@ -129,10 +130,6 @@ class Results:
             return None
         finally:
             context.timeline.end("baseline")
-
-    def _read_start(self, split: Split) -> list[str]:
-        most = _TIMES_READ * CHARACTERS_PER_TOKEN * self.context.data.max_length
-        return [text[:most] for text in split.texts(self.splits.columns.text)]
 
     @functools.cached_property
     def paired(self) -> SignTest | None:

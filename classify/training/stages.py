@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from classify.console import progress_bar
-from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
 from classify.evaluation.metrics import format_metrics
 from classify.launch.signals import stop_signals
@@ -66,9 +65,21 @@ def fit_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
 ) -> tuple[ContrastiveSteps | None, tuple[int, float] | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
-    data, contrastive, probe = context.with_label_texts(trainer.data), None, None
-    if context.config.training.contrastive_steps:
-        contrastive = _train_contrastive(context, data, train_log)
+    training, data = context.config.training, context.with_label_texts(trainer.data)
+    contrastive, probe = None, None
+    if training.contrastive_steps:
+        limit = None
+        if training.max_minutes is not None:
+            limit = max(0.0, _CONTRASTIVE_TIME * (60 * training.max_minutes - context.timeline.elapsed))
+        steps = training.contrastive_steps
+        with progress_bar(steps, 0, "step", enabled=True) as bar:
+
+            def after_step(done: ContrastiveSteps, rate: float, last: bool) -> None:
+                bar.update()
+                if train_log is not None and (last or done.steps % training.logging_steps == 0):
+                    train_log.write_contrastive(done, rate)
+
+            contrastive = contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
         context.timeline.end("contrastive steps")
     if context.config.model.head == "probe":
         probe = linear_probe.init_head_from_probe(
@@ -80,22 +91,6 @@ def fit_head(
         )
         context.timeline.end("head")
     return contrastive, probe
-
-
-def _train_contrastive(context: TrainingContext, data: TokenizedSplit, train_log: Log | None) -> ContrastiveSteps:
-    """Run the contrastive steps, with a bar, and their loss in the log every few steps."""
-    training, limit = context.config.training, None
-    if training.max_minutes is not None:
-        limit = max(0.0, _CONTRASTIVE_TIME * (60 * training.max_minutes - context.timeline.elapsed))
-    steps = training.contrastive_steps or 0
-    with progress_bar(steps, 0, "step", enabled=True) as bar:
-
-        def after_step(done: ContrastiveSteps, rate: float, last: bool) -> None:
-            bar.update()
-            if train_log is not None and (last or done.steps % training.logging_steps == 0):
-                train_log.write_contrastive(done, rate)
-
-        return contrastive_warmup(context.strategy, data, context.inputs.task, steps, after_step, limit)
 
 
 def fit(

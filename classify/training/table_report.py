@@ -51,20 +51,16 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report as lines for a terminal."""
+        used = [f"{name!r} ({role})" for name, role in self.columns.items() if role != _NEITHER]
+        others = [repr(name) for name, role in self.columns.items() if role == _NEITHER]
         return [
             f"table: {self.path}, {self.rows:,} rows ({self.form})",
-            self._columns_line(),
+            "columns: " + ", ".join([*used, *([f"{_NEITHER}: {list_some(others, most=_LISTED)}"] if others else [])]),
             *(found.line() for found in decisions(self.findings) if found.where not in _OF_COLUMNS),
             *self.summary_lines(),
             *self.duplicate_lines(),
             *(found.line() for found in notes(self.findings)),
         ]
-
-    def _columns_line(self) -> str:
-        used = [f"{name!r} ({role})" for name, role in self.columns.items() if role != _NEITHER]
-        others = [repr(name) for name, role in self.columns.items() if role == _NEITHER]
-        listed = list_some(others, most=_LISTED)
-        return "columns: " + ", ".join([*used, *([f"{_NEITHER}: {listed}"] if others else [])])
 
     def summary_lines(self) -> list[str]:
         """The lines about labels and lengths."""

@@ -27,7 +27,7 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.packing import divide_padded, pad_targets, send
 from classify.tasks.base import Loss, Task
 from classify.training.checkpoint import Checkpoint
-from classify.training.parts import Parts
+from classify.training.parts import GivenLoss, Parts
 from classify.training.progress import Progress
 from classify.training.schedule import Requests, Schedule, StepEnd
 from classify.training.strategies.base import Strategy
@@ -255,7 +255,8 @@ def make_trainer(strategy: Strategy, task: Task, data: TokenizedSplit, parts: Pa
     batches = sampler.BatchSampler(
         len(data.rows), config.rows_per_step(strategy.world.num_devices), config.seed, weights
     )
-    return Trainer(strategy, data, batches, parts.choose_loss(task.head.loss(config, data.targets)))
+    loss = task.head.loss(config, data.targets)
+    return Trainer(strategy, data, batches, loss if parts.loss is None else GivenLoss(parts.loss, loss))
 
 
 def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, device: str = "cpu") -> None:
