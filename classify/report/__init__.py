@@ -8,7 +8,6 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.report import (
-        card as card,
         charts as charts,
         comparison as comparison,
         environment as environment,

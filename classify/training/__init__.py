@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         resume as resume,
         run as run,
         run_record as run_record,
-        schedule as schedule,
         setup as setup,
         stages as stages,
         table_report as table_report,

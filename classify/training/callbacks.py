@@ -14,7 +14,7 @@ from classify.evaluation.metrics import Scores, display_name, format_metrics
 from classify.training import checkpoint
 from classify.training.log import Log
 from classify.training.parts import StepState
-from classify.training.schedule import StepEnd
+from classify.training.progress import StepEnd
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log
 from classify.training.trainer import Callback, Trainer, explain_divergence

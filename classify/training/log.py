@@ -18,7 +18,7 @@ from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
 from classify.findings import decisions
 from classify.training.contrastive import ContrastiveSteps
-from classify.training.schedule import StepEnd
+from classify.training.progress import StepEnd
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log_event
 from classify.training.trainer import Callback, Trainer

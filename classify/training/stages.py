@@ -15,7 +15,7 @@ from classify.training import linear_probe
 from classify.training.callbacks import Evaluate
 from classify.training.contrastive import ContrastiveSteps, contrastive_warmup
 from classify.training.log import Log, ProgressCallback
-from classify.training.schedule import Requests
+from classify.training.progress import Requests
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log
 from classify.training.trainer import Callback, Trainer

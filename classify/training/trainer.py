@@ -28,8 +28,7 @@ from classify.modeling.packing import divide_padded, pad_targets, send
 from classify.tasks.base import Loss, Task
 from classify.training.checkpoint import Checkpoint
 from classify.training.parts import GivenLoss, Parts
-from classify.training.progress import Progress
-from classify.training.schedule import Requests, Schedule, StepEnd
+from classify.training.progress import Progress, Requests, Schedule, StepEnd
 from classify.training.strategies.base import Strategy
 from classify.training.terminal import log
 from classify.training.weights import Tensors

@@ -14,7 +14,7 @@ from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TokenizedSplit
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
-from classify.training.schedule import StepEnd
+from classify.training.progress import StepEnd
 from classify.training.strategies.base import Strategy
 from tests.support.replicas import two_device_world
 from tests.support.runs import LEARNING_RATE, ROWS, SEED, STEPS, data_and_model, make_trainer

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
 import classify
-from classify.report.card import write_card
+from classify.report.page import write_card
 from classify.report.result import Result
 from classify.training.run import train
 from tests.support import tiny

@@ -23,7 +23,7 @@ from classify.modeling.load import load_pretrained
 from classify.tasks.base import Loss
 from classify.tasks.losses import CrossEntropy
 from classify.training.log import Log
-from classify.training.schedule import StepEnd
+from classify.training.progress import StepEnd
 from classify.training.strategies.registry import make_strategy
 from classify.training.trainer import Trainer
 from tests.support import tiny
