@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -225,12 +225,8 @@ def errors(result: Result) -> Mapping[str, Any] | None:
     else:
         scores = result.task.scores.row_scores(result.predicted, result.rows.targets)
         rows = scored_rows.worst_rows(scores, _LISTED)
-    wrong = int((result.predicted != result.rows.targets).sum())
-    return {"wrong": wrong, **_list_rows(result, rows.tolist())} if len(rows) else None
-
-
-def _list_rows(result: Result, rows: Sequence[int]) -> dict[str, Any]:
-    """The texts, targets and predictions of rows in words, with the words behind those that are explained."""
+    if not len(rows):
+        return None
     column, explained, decode = find_id_column(result.table), result.explanations, result.task.targets.decode
     ids = result.table.column(column) if column else None
     listed = [
@@ -242,9 +238,10 @@ def _list_rows(result: Result, rows: Sequence[int]) -> dict[str, Any]:
             "confidence": float(result.confidence[row]),
             **explained.get(row, {"output": "", "words": []}),
         }
-        for row in rows
+        for row in rows.tolist()
     ]
-    return {"rows": listed, "explained": bool(explained), "id": column}
+    wrong = int((result.predicted != result.rows.targets).sum())
+    return {"wrong": wrong, "rows": listed, "explained": bool(explained), "id": column}
 
 
 def _shorten(text: str) -> str:

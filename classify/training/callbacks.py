@@ -37,20 +37,20 @@ class Evaluate(Callback):
         self._noted = False
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
-        if step.eval_due:
-            self.context.timeline.end("epochs")
-            self.score_epoch(trainer)
-            self.context.timeline.end("evaluation")
+        if not step.eval_due:
+            return
+        self.context.timeline.end("epochs")
+        self.score_epoch(trainer)
+        self.context.timeline.end("evaluation")
         patience, progress = self.context.config.training.patience, trainer.progress
-        if step.eval_due and progress.last_collapsed and not self._noted:
+        if progress.last_collapsed and not self._noted:
             assert progress.collapsed_epoch is not None
             self._noted = True
             log(f"note: {describe_collapse(progress.collapsed_epoch)}; use a lower --learning-rate")
-        if step.eval_due and not step.last and trainer.progress.is_out_of_patience(patience):
-            best = trainer.progress.best
-            assert best is not None, "a score was compared"
+        if not step.last and progress.is_out_of_patience(patience):
+            assert progress.best is not None, "a score was compared"
             name = display_name(self.context.selection_metric)
-            log(f"stopped: no better {name} since epoch {best['epoch']:.4g} (--patience)")
+            log(f"stopped: no better {name} since epoch {progress.best['epoch']:.4g} (--patience)")
 
     def score_epoch(self, trainer: Trainer) -> None:
         """Score the validation split, if there is one; print and log, and remember the best score."""
@@ -185,10 +185,6 @@ class GivenCallbacks(Callback):
 
     def end_requested(self) -> bool:
         return self._end_requested
-
-    def end(self) -> None:
-        for callback in self.context.inputs.parts.callbacks:
-            callback.on_train_end(self.context.output.folder)
 
 
 def describe_collapse(epoch: float) -> str:

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,10 +32,6 @@ _FORMAT = 1
 STATE = {"step", "progress", "optimizer", "scaler", "identity", "model_folder", "settings"}
 _FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 _NAME = re.compile(r"step-(\d{8,})$")
-
-
-class UnreadableError(CheckpointError):
-    """A checkpoint of another user, which may be whole."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +115,6 @@ def find_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     for path in reversed(list_finished(folder)):
         try:
             return load(path), problems
-        except UnreadableError:
-            raise
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
@@ -138,7 +131,10 @@ def list_finished(folder: Path) -> list[Path]:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read one checkpoint, checking every file against the manifest. Raises CheckpointError, saying which differs."""
+    """Read one checkpoint, checking every file against the manifest.
+
+    Raises CheckpointError, saying which differs, and PermissionError.
+    """
     try:
         manifest = read_json(path / MANIFEST)
         if manifest["format"] != _FORMAT:
@@ -149,10 +145,8 @@ def load(path: Path) -> Checkpoint:
         state = read_json(path / "state.json")
     except FileNotFoundError as error:
         raise CheckpointError(f"{error.filename} is missing") from None
-    except PermissionError as error:
-        raise UnreadableError(
-            f"{error.filename}: this user may not read it; ask its owner for chmod -R a+rX {shlex.quote(str(path))}"
-        ) from None
+    except PermissionError:  # another user's checkpoint may be whole
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
     return Checkpoint(path, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -250,13 +250,11 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
     """
     requested, folder = config.model.head, config.model.model
     earlier = None if folder is None else earlier_labels(folder, task.name)
-    new = _missing(task.labels, earlier or ())
+    known, labels = set(earlier or ()), set(task.labels)
+    new = [label for label in task.labels if label not in known]
     if requested == "keep" and new:
-        what = (
-            "has no head to keep for this task"
-            if earlier is None
-            else f"was not trained on {list_some(new, show=repr)}"
-        )
+        listed = list_some(new, show=repr)
+        what = "has no head to keep for this task" if earlier is None else f"was not trained on {listed}"
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
         config = config.with_default("head", "probe" if new else "keep", "model")
@@ -266,7 +264,7 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
     why = f"{config.model.name} was trained on {shared} of these {len(task.labels)} labels"
     if not task.answers.has_labels:
         why = f"{config.model.name} was trained on scores called {earlier[0]!r}"
-    elif dropped := _missing(earlier, task.labels):
+    elif dropped := [label for label in earlier if label not in labels]:
         why += f"; dropped, without a row here: {list_some(dropped, show=repr)}"
     value = "kept" if config.model.head == "keep" else f"replaced by a new {task.head.probe}"
     return config, (decided("head", value, why, "--head", True),)
@@ -287,11 +285,6 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
         f"{model} was trained on {trained} of the {len(scored)} {name} texts, so the scores may be too high; give "
         f"--test-data with other rows{way}",
     )
-
-
-def _missing(labels: Sequence[str], others: Sequence[str]) -> list[str]:
-    existing = set(others)
-    return [label for label in labels if label not in existing]
 
 
 def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:

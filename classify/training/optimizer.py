@@ -58,7 +58,6 @@ def make_optimizer(
 
 
 def trained_params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """The parameters that an optimizer updates, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

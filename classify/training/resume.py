@@ -122,12 +122,10 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
             status = read_json(output.folder / "run.json")["status"]
     finished = output.world.broadcast(status) == "finished"
     if saved is None:
-        has_folds = any(output.checkpoints.glob("fold-*"))
-        kept = "; folds that were finished with these settings are kept" if has_folds else ""
         text = (
             "this run is finished, and without its checkpoints it cannot be extended; nothing to do."
             if finished
-            else f"no checkpoint to resume from; starting from the beginning{kept}."
+            else "no checkpoint to resume from; starting from the beginning."
         )
     elif finished and saved.progress.position >= saved.progress.end_of_training(config.training, batches):
         more = "A longer --patience" if saved.progress.is_out_of_patience(config.training.patience) else "More --epochs"

@@ -269,19 +269,12 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
             classifier.drop_unused_embeddings()
         findings = (*inputs.findings, *found)
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
-        _describe(context, found)
+        for finding in decisions(found):
+            log_decision(finding)
+        (log if world.world_size > 1 else log_detail)(f"ranks: {describe.line(world.topology)}")
+        for finding in notes(findings):
+            log(finding.line())
         yield context
-
-
-def _describe(context: TrainingContext, new: Sequence[Finding]) -> None:
-    """Print the new decisions, where each rank is, and all notes."""
-    world = context.world
-    for finding in decisions(new):
-        log_decision(finding)
-    ranks = f"ranks: {describe.line(world.topology)}"
-    (log if world.world_size > 1 else log_detail)(ranks)
-    for finding in notes(context.findings):
-        log(finding.line())
 
 
 def _check_ranks(inputs: RunInputs, world: World) -> None:

@@ -34,7 +34,6 @@ class Report:
     skipped: int
     columns: dict[str, str]
     classes: dict[str, int]
-    imbalance: float
     labels: str
     unlabelled: int
     empty_texts: int
@@ -115,7 +114,6 @@ def inspect_splits(splits: Splits, listed: int = SHOWN) -> Report:
         skipped=table.skipped,
         columns=roles,
         classes=dict(zip(splits.labels, counts.tolist(), strict=True)),
-        imbalance=float(counts.max() / max(1, counts.min())),
         labels=splits.encoder.summary(targets[splits.labelled]),
         unlabelled=int((~splits.labelled).sum()),
         empty_texts=int((~filled).sum()),
