@@ -217,10 +217,8 @@ def choose_trackers(report_to: str) -> tuple[str, ...]:
     """The trackers by name. Raises InputError for one that is unknown or not installed. Nothing is imported."""
     if report_to == "none":
         return ()
-    if report_to == "auto":
-        return ("tensorboard",) if _installed("tensorboard") else ()
-    if report_to == "all":
-        return tuple(name for name in PACKAGES if _installed(name))
+    if report_to in ("auto", "all"):
+        return tuple(filter(_installed, PACKAGES if report_to == "all" else ("tensorboard",)))
     names = tuple(dict.fromkeys(name.strip() for name in report_to.split(",")))
     for name in names:
         if name not in PACKAGES:

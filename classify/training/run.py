@@ -171,6 +171,6 @@ def _run(context: TrainingContext) -> Path:
         if (collapsed := trainer.progress.collapsed_epoch) is not None:
             record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps)"))
         finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
-        for callback in context.inputs.parts.callbacks:
-            callback.on_train_end(output.folder)
+    for callback in context.inputs.parts.callbacks:
+        callback.on_train_end(output.folder)
     return output.folder

@@ -33,7 +33,6 @@ class RunRecord:
     commands: list[dict[str, Any]]
     findings: list[Finding]
     timeline: Timeline
-    _is_finished: bool = False
 
     @contextlib.contextmanager
     def track_status(self, output: Output) -> Iterator[Self]:
@@ -46,7 +45,7 @@ class RunRecord:
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException:
-            if output.is_writer and not self._is_finished:
+            if output.is_writer:
                 with contextlib.suppress(OSError):  # e.g. a full disk: the first error is the one to report
                     self.write("failed")
             raise
@@ -62,7 +61,6 @@ class RunRecord:
             "seconds": self.timeline.seconds,
         }
         write_json(self.folder / "run.json", {**self.values, **changing})
-        self._is_finished = status == "finished"
 
 
 def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
