@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from classify.tables.table import Table
 Texts: TypeAlias = Sequence[str] | pyarrow.ChunkedArray
 
 Ids = npt.NDArray[np.int64]
+# Sequences of texts: of which text each is (s,), and the first token and length of its spans, both (spans, s).
+Cuts = tuple[Ids, Ids, Ids]
 
 # Part of the first tokens in "head-tail": 128 of 510 (Sun et al., 2019).
 _HEAD = 0.25
@@ -45,50 +47,28 @@ _BATCH = 4096
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """Sequences of texts: of which text, `rows` (s,), and their spans: first token and length, both (s, spans)."""
-
-    rows: Ids
-    starts: Ids
-    counts: Ids
-
-
 class LongTextPolicy:
-    """A policy, by its value of --long-texts; this one keeps the first tokens.
+    """What is read of a text longer than `room` tokens, by its value of --long-texts: as many, from its two ends.
 
-    A text longer than `room` tokens has sequences of `room` tokens.
+    `head` is the share of the first tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1).
     """
 
-    name: ClassVar[str] = "truncate"
+    name: str
+    head: float = 1.0
 
     def num_sequences(self, lengths: Ids, room: int) -> Ids:
-        """(n,) the number of sequences of texts of that many tokens (n,); by default 1."""
+        """(n,) the number of sequences of texts of that many tokens (n,)."""
         return np.ones(len(lengths), dtype=np.int64)
 
     def cut(self, lengths: Ids, room: int) -> Cuts:
-        """The sequences, text by text."""
-        rows = np.arange(len(lengths))
-        return Cuts(rows, np.zeros((len(rows), 1), dtype=np.int64), np.minimum(lengths, room)[:, None])
-
-    def describe(self, lengths: Ids, room: int) -> str:
-        """Describe what happens to the texts, at least one, that are longer than `room`."""
-        return "truncated"
-
-
-class HeadTail(LongTextPolicy):
-    """Keep first and last tokens (Sun et al., 2019, "How to Fine-Tune BERT for Text Classification?", 5.3.1)."""
-
-    name = "head-tail"
-
-    def cut(self, lengths: Ids, room: int) -> Cuts:
-        """First and last tokens of each text; a text that fits has no tail."""
-        head = np.where(lengths > room, int(_HEAD * room), lengths)
+        head = np.where(lengths > room, int(self.head * room), lengths)
         tail = np.where(lengths > room, room - head, 0)
-        counts = np.stack([head, tail], axis=1)
-        return Cuts(np.arange(len(lengths)), np.stack([np.zeros_like(head), lengths - tail], axis=1), counts)
+        return np.arange(len(lengths)), np.stack([np.zeros_like(head), lengths - tail]), np.stack([head, tail])
 
     def describe(self, lengths: Ids, room: int) -> str:
-        return f"their first {int(_HEAD * room)} and last {room - int(_HEAD * room)} tokens are used"
+        """What happens to the texts, at least one, that are longer than `room`."""
+        head = int(self.head * room)
+        return "truncated" if head == room else f"their first {head} and last {room - head} tokens are used"
 
 
 class Chunks(LongTextPolicy):
@@ -96,8 +76,6 @@ class Chunks(LongTextPolicy):
 
     The output layer is linear, so that is the output for the mean of the chunks' features.
     """
-
-    name = "chunks"
 
     def num_sequences(self, lengths: Ids, room: int) -> Ids:
         overlap = int(_OVERLAP * room)
@@ -110,18 +88,17 @@ class Chunks(LongTextPolicy):
         rows = np.repeat(np.arange(len(lengths)), numbers)
         place = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
         starts = place * np.maximum(lengths - room, 0)[rows] // np.maximum(numbers - 1, 1)[rows]
-        return Cuts(rows, starts[:, None], np.minimum(lengths, room)[rows][:, None])
+        return rows, starts[None], np.minimum(lengths, room)[rows][None]
 
     def describe(self, lengths: Ids, room: int) -> str:
-        """The number of chunks, and how many texts have too many to be read whole."""
         numbers = self.num_sequences(lengths, room)
         gaps = int((lengths > MAX_CHUNKS * room).sum())
         partly = f", {gaps} with gaps between {MAX_CHUNKS} chunks" if gaps else ""
         return f"read in up to {numbers.max()} chunks{partly}"
 
 
-TRUNCATE = LongTextPolicy()
-POLICIES: dict[str, LongTextPolicy] = {policy.name: policy for policy in (TRUNCATE, HeadTail(), Chunks())}
+TRUNCATE = LongTextPolicy("truncate")
+POLICIES = {policy.name: policy for policy in (TRUNCATE, LongTextPolicy("head-tail", _HEAD), Chunks("chunks"))}
 
 
 @dataclass(frozen=True)
@@ -224,8 +201,8 @@ class Tokens:
         """Join the rows end to end; pairs are truncated longest first."""
         template, room = self.template, self.max_length - self.special
         if self.second is None:
-            cuts = self.long_texts.cut(self.first.lengths(rows), room)
-            of_row, counts, starts = cuts.rows, cuts.counts.T, self.first.offsets[rows[cuts.rows]] + cuts.starts.T
+            of_row, starts, counts = self.long_texts.cut(self.first.lengths(rows), room)
+            starts = self.first.offsets[rows[of_row]] + starts
         else:
             of_row, counts = rows, _truncate_pair(self.first.lengths(rows), self.second.lengths(rows), room)
             starts = np.stack([segment.offsets[rows] for segment in self.segments])
@@ -299,7 +276,7 @@ def tokenize(
 ) -> Tokens:
     """Tokenize texts, or pairs with their `second` texts. With a `digest` (see `Table.digest`) the ids are cached."""
     first = _tokenize(tokenizer, texts, digest)
-    second_tokens = None if second is None else _tokenize(tokenizer, second, None)
+    second_tokens = None if second is None else _tokenize(tokenizer, second)
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second_tokens, long_texts)
 
 
@@ -310,8 +287,8 @@ def tokenize_columns(tokenizer: Any, table: Table, columns: Sequence[str], max_l
     return Tokens(first, find_template(tokenizer, pairs=second is not None), max_length, second)
 
 
-def _tokenize(tokenizer: Any, texts: Texts, digest: str | None) -> Segment:
-    """The ids of all texts; ranks on one machine that need the same ones tokenize them once."""
+def _tokenize(tokenizer: Any, texts: Texts, digest: str | None = None) -> Segment:
+    """The ids of all texts, with a `digest` from the cache: ranks on one machine tokenize the same texts once."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if digest is None or backend is None:
         return Segment(*token_cache.join(_encode(tokenizer, texts)))
