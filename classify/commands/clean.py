@@ -62,7 +62,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     if options.label_names is not None:
         names = tables.labels.name_classes(Counter(labels), normalize=False, requested=options.label_names).names
         labels = [names[label] for label in labels]
-    write = tables.writers.find_writer(options.out, "--out")
+    write = tables.writers.find_writer(options.out)
     added = tables.writers.Added((), [()] * len(table), replaced={label_column: labels})
     with atomic_path(Path(options.out)) as temporary:
         write(temporary, table, np.arange(len(table)), added)

@@ -51,7 +51,7 @@ def describe_table(table: Table, texts: TextColumns) -> str:
 
 def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overwrite: bool) -> None:
     """Check that a table of that size can be written to `out`, which is none of the inputs. Raises InputError."""
-    writers.find_writer(out, "--out")
+    writers.find_writer(out)
     writers.check_size(out, rows, columns)
     path = Path(out)
     for data in inputs:

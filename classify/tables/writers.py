@@ -36,26 +36,21 @@ _BLOCK = 4096
 
 @dataclass(frozen=True)
 class Added:
-    """The columns to add: `names`, a row of cells for each row in `cells`, and which hold numbers or true and false.
+    """The columns to add: `names`, a row of cells for each row in `cells`, and the `types` of those that are no text.
 
     `replaced` are new values of columns that the table has.
     """
 
     names: Sequence[str]
     cells: Iterable[Sequence[str]]
-    numbers: frozenset[str] = frozenset()
-    booleans: frozenset[str] = frozenset()
+    types: Mapping[str, type[float | bool]] = field(default_factory=dict)
     replaced: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def typed(self, row: Sequence[str]) -> list[Any]:
         """The cells of a row as numbers, True and False, or text; None for an empty one that is no text."""
-        values: list[Any] = list(row)
-        for place, (name, cell) in enumerate(zip(self.names, row, strict=True)):
-            if name in self.numbers:
-                values[place] = float(cell) if cell else None
-            elif name in self.booleans:
-                values[place] = cell == "true" if cell else None
-        return values
+        read: dict[type, Callable[[str], Any]] = {float: float, bool: "true".__eq__, str: str}
+        kinds = [self.types.get(name, str) for name in self.names]
+        return [read[kind](cell) if cell or kind is str else None for kind, cell in zip(kinds, row, strict=True)]
 
 
 Write = Callable[[Path, Table, npt.NDArray[np.int64], Added], None]
@@ -140,11 +135,9 @@ def write_parquet(path: Path, table: Table, rows: npt.NDArray[np.int64], added: 
         typed = typed.take(pyarrow.array(rows.tolist(), pyarrow.int64()))
     names = [f"{name}_input" if name in added.names else name for name in typed.column_names]
     columns = list(zip(*map(added.typed, added.cells), strict=True)) or [()] * len(added.names)
-    kinds = [
-        pyarrow.float64() if name in added.numbers else pyarrow.bool_() if name in added.booleans else pyarrow.string()
-        for name in added.names
-    ]
-    more = [pyarrow.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    kinds = {float: pyarrow.float64(), bool: pyarrow.bool_(), str: pyarrow.string()}
+    types = [kinds[added.types.get(name, str)] for name in added.names]
+    more = [pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     whole = pyarrow.table([*typed.columns, *more], names=[*names, *added.names])
     with path.open("wb") as file:
         pyarrow.parquet.write_table(whole, file, compression="zstd")
@@ -207,11 +200,11 @@ WRITERS: dict[str, Write] = {
 }
 
 
-def find_writer(name: str, flag: str) -> Write:
+def find_writer(name: str) -> Write:
     """The function that writes a file of this name; CSV without an extension. Raises InputError for other ones."""
     suffix = Path(name).suffix.lower()
     if suffix not in ("", *WRITERS):
-        raise InputError(f"{flag} {name}: expected a name that ends in {', '.join(WRITERS)}. Got {suffix} instead.")
+        raise InputError(f"--out {name}: expected a name that ends in {', '.join(WRITERS)}. Got {suffix} instead.")
     return WRITERS.get(suffix, write_csv)
 
 

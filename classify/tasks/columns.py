@@ -27,8 +27,8 @@ FILE = "predictions.csv"
 FOLD_COLUMN = "fold"
 # Column that says whether a prediction reaches the confidence that is asked for.
 _ACCEPTED = "accepted"
-# The added columns of other names hold numbers.
-_TEXT_COLUMNS = ("predicted_label", "label_", _ACCEPTED)
+# The added columns of other names hold numbers, but for `_ACCEPTED`.
+_TEXT_COLUMNS = ("predicted_label", "label_")
 # Rows that are formatted at once: their probabilities take twice the memory of their logits.
 _BLOCK = 2048
 
@@ -149,12 +149,12 @@ class PredictionColumns:
         if folds is not None:
             names = [*names, FOLD_COLUMN]
             cells = ([*row, str(fold + 1)] for row, fold in zip(cells, folds.tolist(), strict=True))
-        numbers = frozenset(name for name in names if not name.startswith(_TEXT_COLUMNS))
-        writer = find_writer(path.name, "--out")
+        types = {name: bool if name == _ACCEPTED else float for name in names if not name.startswith(_TEXT_COLUMNS)}
+        writer = find_writer(path.name)
         if writer is write_csv:
             writer = functools.partial(write_csv, for_excel=self.for_excel)
         with atomic_path(path) as temporary:
-            writer(temporary, table, rows, Added(names, cells, numbers, frozenset({_ACCEPTED})))
+            writer(temporary, table, rows, Added(names, cells, types))
 
     def summary(self, rows: int) -> str:
         """Say what became of the rows that were predicted."""
@@ -178,7 +178,6 @@ def read_predictions(folder: Path) -> Table:
 
 
 def note_renamed(table: Table, added: Sequence[str]) -> str | None:
-    """A note where columns have other names in the file of predictions, or None."""
     pairs = zip(table.columns, rename_columns(table, added), strict=True)
     renamed = [f"{name!r} is named {new!r}" for name, new in pairs if name != new]
     return f"{table.path}: in the predictions, column {list_some(renamed)}" if renamed else None

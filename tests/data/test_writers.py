@@ -23,8 +23,8 @@ CELLS = [["a", "0.5", "true"], ["=b", "0.25", "false"]]
 
 
 def write(path: Path, table: Table, names: list[str] = NAMES, cells: list[list[str]] = CELLS) -> None:
-    added = Added(names, cells, frozenset({"confidence"}), frozenset({"accepted"}))
-    find_writer(path.name, "--out")(path, table, np.arange(len(table)), added)
+    added = Added(names, cells, {"confidence": float, "accepted": bool})
+    find_writer(path.name)(path, table, np.arange(len(table)), added)
 
 
 @pytest.mark.parametrize("ending", WRITERS)
@@ -111,6 +111,6 @@ def test_cells_that_a_spreadsheet_would_compute(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["p.xls", "p.tsv", "p.xml"])
 def test_other_endings_and_what_a_sheet_cannot_hold_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"ends in \.csv, \.jsonl, \.parquet, \.xlsx"):
-        find_writer(name, "--out")
+        find_writer(name)
     with pytest.raises(InputError, match="a sheet of Excel holds 1,048,575 rows"):
         check_size("p.xlsx", 2_000_000, 3)
