@@ -6,6 +6,7 @@ import datetime
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,8 @@ import numpy.typing as npt
 from classify.data.reading import InputTables
 from classify.data.split_record import UNUSED, SplitRecord
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
-from classify.data.splits import LabelEncoder, Rows, Split, Splits, mark_outside
-from classify.errors import SHOWN, InputError, list_some
+from classify.data.splits import Rows, Split, Splits, Targets, mark_rows
+from classify.errors import InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.profile import parse_number
 from classify.tables.roles import note_empty_texts
@@ -47,7 +48,7 @@ class _Assignment:
         return np.flatnonzero(self.parts == split)
 
 
-def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: int = 0) -> Splits:
+def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0) -> Splits:
     """Split the tables of a run. Raises InputError where the texts are too few, or a label is unknown.
 
     Given tables are taken as they are. `--data` alone is split 80/10/10 into train, validation and test, 90/10 into
@@ -78,7 +79,10 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
         held_out = f"validation {len(validation):,} of {len(whole):,} (--max-eval-samples)"
     fold_of = None
     if assigned.folds:
-        fold_of, validation = _assign_folds(tables, train, encoder, seed, assigned), train
+        bound, labels = _find_bound(tables, train.rows), encoder.stratify_by(train.targets)
+        fold_of, validation = assign_folds(**bound, labels=labels, folds=assigned.folds, seed=seed), train
+        if fold_of.max() < 1:
+            raise _too_few(tables, train, assigned)
         held_out = f"{fold_of.max() + 1} folds"
         assigned.parts[:] = -1
         assigned.parts[train.rows] = fold_of
@@ -108,15 +112,13 @@ def split_table(tables: InputTables, encoder: LabelEncoder, seed: int, folds: in
     return replace(splits, findings=(*findings, *_notable(tables, splits, scored, unlabelled)))
 
 
-def _read_split(tables: InputTables, table: Table, encoder: LabelEncoder) -> Split:
-    """The labelled rows of a separate table that have a text."""
+def _read_split(tables: InputTables, table: Table, encoder: Targets) -> Split:
     known_from, column = "--data" if tables.eval is None else "--data or --eval-data", tables.columns.label
     rows = np.flatnonzero(encoder.labelled(table, column) & (table.text_hashes(tables.columns.text) != EMPTY))
     return Split(table, rows, encoder.encode(table, column, known_from)[rows])
 
 
 def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
-    """Assign the labelled rows of `--data`."""
     config, split, path = tables.config, tables.columns.split, tables.train.path
     assigned = _Assignment(np.full(len(tables.train), -1, dtype=np.int8))
     assigned.parts[labelled] = _TRAIN
@@ -124,7 +126,7 @@ def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, f
         assigned.how, assigned.flag = "given as separate files", ""
         return assigned
     if split is not None:
-        assigned.parts[labelled] = _read_split_column(tables)[labelled]
+        assigned.parts[labelled] = split.parts(tables.train)[labelled]
         assigned.how, assigned.flag = f"by column {split.name!r} of {path}", "--split-column"
     elif (column := config.split_by_time) is not None:
         assigned.parts[labelled] = _split_by_time(tables, labelled, column)
@@ -150,14 +152,6 @@ def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, f
         assigned.how += f", folds of {config.split_like}"
         assigned.flag = "--split-like"
     return assigned
-
-
-def _read_split_column(tables: InputTables) -> npt.NDArray[np.int8]:
-    """(rows,) the split of each row of `--data` by its column."""
-    column = tables.columns.split
-    assert column is not None
-    values, numbers = tables.train.dictionary_encode(column.name)
-    return np.array([column.meaning[value] for value in values], dtype=np.int8)[numbers]
 
 
 def _split_by_time(tables: InputTables, labelled: Rows, column: str) -> npt.NDArray[np.int8]:
@@ -206,37 +200,21 @@ def _parse_time(text: str, form: str | None) -> float | None:
 
 def _split_by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int) -> None:
     """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
-    table, rows = tables.train, assigned.rows(_TRAIN)
-    is_tested = tables.test is not None or bool((assigned.parts == _TEST).any())
-    groups, earlier = _find_groups(tables, rows), _read_earlier(tables, rows)
-    assigned.parts[rows] = split = split_rows(
-        table.text_hashes(tables.columns.text)[rows],
-        stratify_by[rows],
-        seed=seed,
-        eval_share=_SHARE,
-        test_share=0.0 if is_tested else _SHARE,
-        groups=list(groups.values()),
-        earlier=earlier,
-    )
-    assigned.how += f"{'90/10' if is_tested else '80/10/10'} of {table.path}, stratified, "
-    assigned.how += ", ".join([f"seed {seed}", *groups])
-    if earlier is not None:
-        assigned.how += f"; {int((earlier == split).sum())} rows keep the split of {tables.config.split_like}"
+    rows, is_tested = assigned.rows(_TRAIN), tables.test is not None or bool((assigned.parts == _TEST).any())
+    bound, test_share = _find_bound(tables, rows), 0.0 if is_tested else _SHARE
+    split = split_rows(**bound, labels=stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share)
+    assigned.parts[rows] = split
+    assigned.how += f"{'90/10' if is_tested else '80/10/10'} of {tables.train.path}, stratified, "
+    assigned.how += ", ".join([f"seed {seed}", *_find_groups(tables, rows)])
+    if bound["earlier"] is not None:
+        kept = int((bound["earlier"] == split).sum())
+        assigned.how += f"; {kept} rows keep the split of {tables.config.split_like}"
 
 
-def _assign_folds(tables: InputTables, train: Split, encoder: LabelEncoder, seed: int, assigned: _Assignment) -> Rows:
-    """The fold of each training row."""
-    fold_of = assign_folds(
-        train.hashes(tables.columns.text),
-        encoder.stratify_by(train.targets),
-        assigned.folds,
-        seed=seed,
-        groups=list(_find_groups(tables, train.rows).values()),
-        earlier=_read_earlier(tables, train.rows),
-    )
-    if fold_of.max() < 1:
-        raise _too_few(tables, train, assigned)
-    return fold_of
+def _find_bound(tables: InputTables, rows: Rows) -> dict[str, Any]:
+    """What binds rows of `--data`, as arguments of `split_rows`: copies, groups, and where they were before."""
+    hashes, groups = tables.train.text_hashes(tables.columns.text)[rows], list(_find_groups(tables, rows).values())
+    return {"hashes": hashes, "groups": groups, "earlier": _read_earlier(tables, rows)}
 
 
 def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | None:
@@ -273,24 +251,24 @@ def _find_groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
     return groups
 
 
-def _find_unlabelled(tables: InputTables, encoder: LabelEncoder) -> dict[str, Split]:
+def _find_unlabelled(tables: InputTables, encoder: Targets) -> dict[str, Split]:
     """The rows without a label of each table, by the name of the file for their predictions."""
     column, splits = tables.columns.label, dict[str, Split]()
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
         if table is not None:
-            known = encoder.labelled(table, column) | mark_outside(table, column, encoder.classes)
+            known = encoder.labelled(table, column) | mark_rows(table, column, encoder.classes.is_outside)
             if not known.all():
                 splits[f"unlabelled{name}.csv"] = _without_targets(table, np.flatnonzero(~known))
     return splits
 
 
-def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tuple[tuple[Split, ...], Split | None]:
+def _find_outside(tables: InputTables, encoder: Targets, seed: int) -> tuple[tuple[Split, ...], Split | None]:
     """The rows of none of the classes: all but those to score, and these.
 
     The test table's rows are scored, or the test split's by a column, else every second row by seed.
     """
     found = [
-        _without_targets(table, np.flatnonzero(mark_outside(table, tables.columns.label, encoder.classes)))
+        _without_targets(table, np.flatnonzero(mark_rows(table, tables.columns.label, encoder.classes.is_outside)))
         for table in tables.every
     ]
     if tables.test is not None:
@@ -299,7 +277,7 @@ def _find_outside(tables: InputTables, encoder: LabelEncoder, seed: int) -> tupl
         first, *others = found
         is_tested = np.zeros(len(first), dtype=bool)
         if tables.columns.split is not None:
-            is_tested = _read_split_column(tables)[first.rows] == _TEST
+            is_tested = tables.columns.split.parts(tables.train)[first.rows] == _TEST
         if not is_tested.any():
             is_tested[np.random.default_rng(seed).permutation(len(first))[: len(first) // 2]] = True
         fitted, scored = [first.take(~is_tested), *others], first.take(is_tested)
@@ -332,8 +310,6 @@ def _notable(
         validation, test = (split.hashes(splits.columns.text) for split in scored.values())
         if both := int(np.isin(test, validation).sum()):
             texts.append(f"{both} of {len(test)} test texts are also in the validation split, which selects weights")
-    if config.max_eval_samples is not None and splits.folds is not None:
-        texts.append("--max-eval-samples has no effect: with folds, no rows are held out that it could limit")
     found = [finding for source in tables.every for finding in note_empty_texts(source, splits.columns.texts)]
     found += map(note, texts)
     for file, split in unlabelled.items():
@@ -356,18 +332,11 @@ def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
     labels = np.array(encoder.labels, dtype=object)
     if (counts == 0).any():
         notes.append(f"no training row has the label {list_some(labels[counts == 0], show=repr)}")
-    if single := np.flatnonzero(counts == 1).tolist():
-        rows = [int(train.rows[encoder.has_label(train.targets, label)][0]) for label in single[:SHOWN]]
-        shown = [
-            f"{labels[label]!r} ({train.table.describe_rows([row])})" for label, row in zip(single, rows, strict=False)
-        ]
-        notes.append(f"labels with one training row: {list_some(shown, len(single))}")
+    if (counts == 1).any():
+        notes.append(f"labels with one training row: {list_some(labels[counts == 1], show=repr)}")
     for name, split in scored.items():
         missing = (counts > 0) & (encoder.label_counts(split.targets) == 0)
         if missing.any():
             listed = list_some(labels[missing], show=repr)
             notes.append(f"no {name} row has the label {listed}; the {name} scores do not cover it")
-    unmarked = [name for name in splits.columns.labels if name not in encoder.labels]
-    if unmarked and len(splits.columns.labels) > 1:
-        notes.append(f"no row has the label {list_some(unmarked, show=repr)}, so the model does not learn it")
     return notes

@@ -18,7 +18,7 @@ from classify.tables.roles import Columns
 from classify.tables.table import Table, TextHashes
 
 Rows = npt.NDArray[np.int64]
-Targets = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Split:
 
     table: Table
     rows: Rows
-    targets: Targets
+    targets: Array
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -59,11 +59,11 @@ class Splits:
     """
 
     columns: Columns
-    encoder: LabelEncoder
+    encoder: Targets
     train: Split
     validation: Split
     test: Split | None
-    targets: Targets
+    targets: Array
     labelled: npt.NDArray[np.bool_]
     findings: tuple[Finding, ...]
     unlabelled: Mapping[str, Split] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class Splits:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelEncoder(ABC):
-    """Encode labels as targets; each task in `classify.tasks` does.
+class Targets(ABC):
+    """What the labels are: the numbers that the cells of a label column become, and back; a part of each task.
 
     `labels` are the names of the model's outputs, `classes` the class of each label that is written in a table.
     `findings` say how a run's labels were understood, and what may be wrong with them.
@@ -129,31 +129,42 @@ class LabelEncoder(ABC):
         """(rows,) whether each row of a table has a label; none has one where the column is missing."""
 
     @abstractmethod
-    def encode(self, table: Table, column: str, known_from: str) -> Targets:
+    def encode(self, table: Table, column: str, known_from: str) -> Array:
         """The targets of all rows of a table; any value where a row has no label.
 
         Raises InputError naming labels that `known_from` does not have.
         """
 
     @abstractmethod
-    def decode(self, targets: Targets) -> list[Any]:
+    def decode(self, targets: Array) -> list[Any]:
         """Targets or predictions as labels, lists of labels, or numbers."""
 
     @abstractmethod
-    def stratify_by(self, targets: Targets) -> Rows:
+    def stratify_by(self, targets: Array) -> Rows:
         """(rows,) numbers; splits hold each number in proportion."""
 
     @abstractmethod
-    def label_counts(self, targets: Targets) -> Rows:
+    def label_counts(self, targets: Array) -> Rows:
         """(labels,) the rows of each label."""
 
     @abstractmethod
-    def has_label(self, targets: Targets, number: int) -> npt.NDArray[np.bool_]:
+    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
         """(rows,) whether each row has that label."""
 
     @abstractmethod
-    def summary(self, targets: Targets) -> str:
+    def summary(self, targets: Array) -> str:
         """Describe the targets of a table in a line."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Entries of classify.json, from which `from_settings` makes the targets of a trained model."""
+
+    @abstractmethod
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """The similarity (n, n) of the labels of each two rows, 0 to 1.
+
+        The steps on pairs, before the first epoch, train the features of a text towards it.
+        """
 
 
 def mark_rows(table: Table, column: str, holds: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
@@ -162,8 +173,3 @@ def mark_rows(table: Table, column: str, holds: Callable[[str], bool]) -> npt.ND
         return np.zeros(len(table), dtype=bool)
     values, numbers = table.dictionary_encode(column)
     return np.array(list(map(holds, values)), dtype=bool)[numbers]
-
-
-def mark_outside(table: Table, column: str, classes: ClassNames) -> npt.NDArray[np.bool_]:
-    """(rows,) whether each row of a table has the label for none of the classes (--out-of-scope-label)."""
-    return mark_rows(table, column, classes.is_outside)

@@ -143,7 +143,6 @@ def display_name(name: str) -> str:
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric of this program is a share, which reads best in percent."""
     return _SHARE.fullmatch(name) is not None
 
 

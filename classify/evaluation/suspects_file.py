@@ -69,10 +69,9 @@ def choose_to_review(probabilities: npt.NDArray[np.float64], targets: npt.NDArra
     """The suspects that are worth a person's look: the surest ones, and none of a model that knows little."""
     found, rows = find_suspects(probabilities, targets), len(targets)
     accuracy = float((probabilities.argmax(axis=1) == targets).mean())
-    if accuracy < np.bincount(targets).max() / rows + _CLEARLY:
-        return Suspects(found.rows[:0], found.suggested[:0])
+    is_clear = accuracy >= np.bincount(targets).max() / rows + _CLEARLY
     margin = probabilities[found.rows, found.suggested] - probabilities[found.rows, targets[found.rows]]
-    count = min(int((margin >= _MARGIN).sum()), max(1, int(_SHARE * rows)), _MOST)
+    count = min(int((margin >= _MARGIN).sum()), max(1, int(_SHARE * rows)), _MOST) if is_clear else 0
     return Suspects(found.rows[:count], found.suggested[:count])
 
 
@@ -95,9 +94,7 @@ def write_suspects(
     """
     id_column = find_id_column(table)
     ids = [] if id_column is None or id_column in (*_COLUMNS, *columns) else [id_column]
-    labels, order = table.take(columns[1], rows), np.sort(suspects.rows)
-    # Cells are read in the table's order, and written with the surest suspect first.
-    cells = {name: dict(zip(order.tolist(), table.take(name, rows[order]), strict=True)) for name in (*ids, columns[0])}
+    labels, cells = table.take(columns[1], rows), {name: table.take(name, rows) for name in (*ids, columns[0])}
     ways: dict[int, Counter[str]] = {}
     for target, label in zip(targets.tolist(), labels, strict=True):
         ways.setdefault(target, Counter())[label] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.split_record import SplitRecord
-from classify.data.splits import mark_outside
+from classify.data.splits import mark_rows
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import Sampling, Scores, write_metrics
 from classify.evaluation.scope import COLUMN, OUTSIDE_FILE
@@ -55,13 +55,12 @@ def read_labelled(model: str, table: Table, texts: TextColumns, label_column: st
     settings = read_settings(model)
     task = trained_task(model)
     table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
-    task = replace(task, targets=task.targets.for_table(table, column))
     rows = np.flatnonzero(task.targets.labelled(table, column))
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
     targets = task.targets.encode(table, column, f"the training data of {model}")[rows]
     # An exported model has no scope: it cannot be scored on rows of no class.
-    outside = np.flatnonzero(mark_outside(table, column, task.targets.classes) & (task.scope is not None))
+    outside = np.flatnonzero(mark_rows(table, column, task.targets.classes.is_outside) & (task.scope is not None))
     hashes = table.text_hashes(texts.whole)[rows]
     trained = SplitRecord.find(model).find_trained(hashes)
     return LabelledTable(table, texts, task, rows, targets, hashes, trained, outside, column)

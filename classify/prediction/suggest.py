@@ -76,7 +76,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
     for name in filter(table.has_column, predictor.label_columns):
         has_label = ~table.is_blank(name)
         if len(predictor.label_columns) == 1:  # NA and the like are no label
-            has_label &= task.targets.for_table(table, name).labelled(table, name)
+            has_label &= task.targets.labelled(table, name)
         labelled |= has_label
     of_run = SplitRecord.find(predictor.folder).find_parts(hashes) >= 0
     with contextlib.suppress(OSError, ValueError):  # an exported model has no such file

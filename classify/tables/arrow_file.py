@@ -79,8 +79,6 @@ def _as_texts(name: str, column: pyarrow.ChunkedArray, classes: list[str] | None
         return _as_texts(name, column.cast(kind.value_type), None)
     if pyarrow.types.is_nested(kind):
         return {inner: to_arrow(map(as_text, values)) for inner, values in flatten(name, column.to_pylist()).items()}
-    if pyarrow.types.is_string(kind):
-        return {name: pc.fill_null(column, "")}
     if pyarrow.types.is_floating(kind) or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_string(kind):
         return {name: to_arrow(map(as_text, column.to_pylist()))}
     return {name: pc.fill_null(column.cast(pyarrow.string()), "")}

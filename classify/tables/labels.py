@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-import difflib
+import functools
 import itertools
 import json
 import math
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from classify.errors import EXCERPT, SHOWN, InputError, list_some
 from classify.findings import Finding, decided, note
-from classify.tables.profile import parse_mark
+from classify.tables.profile import parse_mark, parse_number
 from classify.tables.source import Question
 from classify.tables.table import Table, normalize_text
 
@@ -37,11 +36,7 @@ _WHOLE = re.compile(r"([+-]?\d+)(\.0+)?")
 # Signs between the labels of a cell.
 SEPARATORS = ("|", ";", ",", "#")
 BRACKETS = "[]"
-# What --label-separator calls characters that a shell hides.
-_NAMES = {"tab": "\t", "newline": "\n", "space": " ", r"\t": "\t"}
 _LONGEST_LABEL = 60
-# A number with a decimal comma, or a list of two different digits.
-_NUMBER_OR_LIST = re.compile(r"\d{1,2}|(\d\d?),(?!\1$)\d")
 # Share of a separator's parts that recur, and from which that is a question if a part stands alone elsewhere.
 _RECUR = 0.8
 _MAY_RECUR = 0.5
@@ -51,13 +46,6 @@ _BETWEEN = re.compile(r"[^\w\s]+|\s\w{1,3}\s")
 _MOST_SIGNS = 20
 # Strings that NumPy prints beside each other, without a comma, which Python would read as one.
 _NUMPY = re.compile(r"""['"]\s+['"]""")
-# Similarity (difflib's ratio) from which a label may be a mistyped one.
-_ALIKE = 0.85
-# Names that may be mistyped: of four characters or more, and such as --label-names can hold.
-_MISTYPED = re.compile(r"[^,=]{4,60}")
-_DIGITS = re.compile(r"\d")
-# Labels, the most frequent ones, among which typing errors are looked for.
-_MOST_COMPARED = 300
 # A row with fewer characters holds hardly a text: a share of the median, and at most.
 _HARDLY = 0.4
 _LONGEST_UNIT = 30
@@ -69,7 +57,7 @@ _ENDS = 5
 class ClassNames:
     """The class of each label that is written in a table.
 
-    `names` maps labels to their class where its name differs, `rows` counts the rows of each label. `unlabelled` are
+    `names` maps labels to their class, `rows` counts the rows of each label. `unlabelled` are
     labels that count as missing, as empty cells do, of which `missing` are usual spellings of that; so does `outside`,
     which means none of the classes. `normalized`: labels that differ in case, spaces or Unicode form are one class.
     """
@@ -82,41 +70,44 @@ class ClassNames:
     outside: str | None = None
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, labels: Iterable[str], settings: Mapping[str, Any]) -> Self:
         stored = settings["label_spelling"]
-        normalized, outside = stored["normalized"], stored.get("outside")
-        return cls(stored["names"], frozenset(stored["unlabelled"]), normalized=normalized, outside=outside)
+        names = {**stored["names"], **{label: label for label in labels}}
+        return cls(
+            names, frozenset(stored["unlabelled"]), normalized=stored["normalized"], outside=stored.get("outside")
+        )
 
     def as_settings(self) -> dict[str, Any]:
         names = {label: name for label, name in self.names.items() if label != name}
         stored = {"names": names, "unlabelled": sorted(self.unlabelled), "normalized": self.normalized}
         return {"label_spelling": stored | ({} if self.outside is None else {"outside": self.outside})}
 
-    def spell(self, written: Iterable[str], classes: Sequence[str]) -> Self:
-        """The names with further labels `written`, where each differs in spelling alone from one of `classes`."""
-        exact, alike = set(classes), dict[str, set[str]]()
-        for label in (*classes, *self.names):
-            key = _spelling_key(label, normalized=self.normalized)
-            alike.setdefault(key, set()).add(label if label in exact else self.names[label])
-        names = {label: name for label, name in self.names.items() if label not in exact}
-        for label in written:
-            matches = alike.get(_spelling_key(label, normalized=self.normalized), set())
-            if label not in exact and label not in names and len(matches) == 1:
-                (names[label],) = matches
-        return dataclasses.replace(self, names=names)
+    @functools.cached_property
+    def _by_key(self) -> dict[str, str]:
+        """The class of each spelling that only one class has."""
+        classes: dict[str, set[str]] = {}
+        for label, name in self.names.items():
+            classes.setdefault(_spelling_key(label, normalized=self.normalized), set()).add(name)
+        return {key: min(names) for key, names in classes.items() if len(names) == 1}
+
+    def knows(self, label: str) -> bool:
+        is_written = label in self.names or label in self.unlabelled
+        return is_written or _spelling_key(label, normalized=self.normalized) in self._by_key
 
     def of(self, label: str) -> str | None:
-        """The class of a label; None where it means unlabelled."""
+        """The class of a label, also of one that differs from it in spelling alone; None where it means unlabelled."""
         if label in self.unlabelled or self.is_outside(label):
             return None
-        return self.names.get(label) or (None if is_no_label(label) else label)
+        if label in self.names:
+            return self.names[label]
+        return None if is_no_label(label) else self._by_key.get(_spelling_key(label, normalized=self.normalized), label)
 
     def is_outside(self, label: str) -> bool:
         key = None if self.outside is None else _spelling_key(self.outside, normalized=self.normalized)
         return key is not None and key == _spelling_key(label, normalized=self.normalized)
 
     def findings(self) -> list[Finding]:
-        """The labels that are one class, written differently, those read as missing, and those that may be mistyped."""
+        """The labels that are one class, written differently, and those read as missing."""
         ways: dict[str, list[str]] = {}
         for label in sorted(self.names, key=lambda label: (-self.rows.get(label, 0), label)):
             ways.setdefault(self.names[label], []).append(label)
@@ -128,31 +119,7 @@ class ClassNames:
             if rows:
                 keep = f"to keep it as a class: --label-names {shlex.quote(f'{label}={label}')}"
                 found.append(note(f"{rows} rows have the label {label!r}, which is read as missing; {keep}"))
-        rows_of = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
-        if typos := find_typos(rows_of):
-            listed = list_some([f"{typed!r} ({self.rows[typed]}) of {meant!r}" for typed, meant in typos.items()])
-            flag = f"--label-names {shlex.quote(','.join(f'{typed}={meant}' for typed, meant in typos.items()))}"
-            text = f"labels that may be typing errors: {listed}; if they are, give {flag}"
-            found.append(Finding("note", "", text, flag))
         return found
-
-
-def find_typos(rows: Mapping[str, int]) -> dict[str, str]:
-    """The names that may be mistyped, from the rows of each, and what may be meant: nearly that, and more frequent.
-
-    Names that differ in digits, or by a beginning as `legal` and `illegal` do, are no typing errors.
-    """
-    typos: dict[str, str] = {}
-    names = sorted(rows, key=lambda name: (-rows[name], name))[:_MOST_COMPARED]
-    for typed in filter(_MISTYPED.fullmatch, names):
-        word, letters = typed.lower(), _DIGITS.sub("", typed.lower())
-        others = {name.lower(): name for name in names if rows[name] > rows[typed] and _MISTYPED.fullmatch(name)}
-        near = difflib.get_close_matches(
-            word, [other for other in others if _DIGITS.sub("", other) != letters], 1, _ALIKE
-        )
-        if near and not word.endswith(near[0]) and not near[0].endswith(word):
-            typos[typed] = others[near[0]]
-    return typos
 
 
 def _spelling_key(label: str, *, normalized: bool) -> str:
@@ -165,7 +132,7 @@ def _spelling_key(label: str, *, normalized: bool) -> str:
 
 def _unlist(label: str) -> str:
     listed = parse_list(label) if label[:1] == "[" else None
-    return listed[0] if listed is not None and len(listed) == 1 else label
+    return listed[0] if listed and len(listed) == 1 else label
 
 
 def find_missing(labels: Collection[str]) -> list[str]:
@@ -230,10 +197,6 @@ def _parse_renames(text: str) -> dict[str, str]:
     return names
 
 
-def parse_separator(flag: str) -> str:
-    return _NAMES.get(flag, flag)
-
-
 def find_separator(cells: Mapping[str, int]) -> str | Question | None:
     """What separates the labels of a column's cells, given with their rows; None where each is one label.
 
@@ -295,11 +258,6 @@ def refuse_objects(cells: Iterable[str], where: str) -> None:
             )
 
 
-def are_numbers_or_lists(cells: Collection[str]) -> bool:
-    """Whether cells such as 3 and 3,5 may be numbers with a decimal comma, or lists of numbers."""
-    return any("," in cell for cell in cells) and all(map(_NUMBER_OR_LIST.fullmatch, cells))
-
-
 def find_odd_row(table: Table, texts: str, label: str, classes: ClassNames, kept: Collection[str]) -> Question | None:
     """A first or last row that may be none, such as a total or units: a class of its own beside hardly a text.
 
@@ -345,41 +303,44 @@ def parse_list(cell: str) -> list[str] | None:
 
 
 def find_labels(table: Table, label_column: str, more: Table | None, classes: ClassNames) -> list[str]:
-    """Class names from all rows of `--data` and `--eval-data`, numbers first, in order.
-
-    Raises InputError for too few rows with a label, a single class, or a different value in every row.
-    """
+    """Class names from all rows of `--data` and `--eval-data`, numbers first, in order. Raises InputError."""
     counts = class_counts(table, label_column, classes)
-    names = set(counts) if more is None else {*counts, *class_counts(more, label_column, classes)}
-    rows, ordered = sum(counts.values()), sorted(names, key=label_sort_key)
-    where = f"{table.path}: column {label_column!r}"
+    names = {*counts, *(() if more is None else class_counts(more, label_column, classes))}
+    labels = sort_labels(table, label_column, names, sum(counts.values()), recur=max(counts.values(), default=0) > 1)
+    if len(names) > 2 and all(parse_mark(name) is not None for name in names):
+        same = ",".join(f"{name}={'yes' if parse_mark(name) else 'no'}" for name in sorted(names))
+        raise InputError(
+            f"{table.path}: column {label_column!r} says yes or no in several ways. Give --label-names "
+            f"{shlex.quote(same)}."
+        )
+    return labels
+
+
+def sort_labels(table: Table, column: str, names: Collection[str], rows: int, *, recur: bool) -> list[str]:
+    """The names in order, numbers first. Raises InputError for too few `rows` or names, or where none `recur`."""
+    where, ways = f"{table.path}: column {column!r}", "name another column with --label-column"
     if rows < MIN_ROWS:
         labelled = "rows" if rows == len(table) else "rows with a label"
         raise InputError(f"{table.path}: expected at least {MIN_ROWS} {labelled}. Got {rows} instead.")
-    if len(names) == 1:
+    if len(names) < 2:
         raise InputError(
-            f"{where}: expected at least two classes. Got only {ordered[0]!r} in {rows} of {len(table)} rows instead; "
-            "name another column with --label-column, or write a class into empty cells."
+            f"{where}: expected at least two classes. Got {list_some(list(names), show=repr) or 'none'} in {rows} of "
+            f"{len(table)} rows instead; {ways}, or write a class into empty cells."
         )
-    if len(names) > 2 and all(parse_mark(name) is not None for name in names):
-        same = ",".join(f"{name}={'yes' if parse_mark(name) else 'no'}" for name in sorted(names))
-        raise InputError(f"{where} says yes or no in several ways. Give --label-names {shlex.quote(same)}.")
-    if max(counts.values()) < 2:
+    if not recur:
         raise InputError(
-            f"{where}: expected classes that occur in at least 2 rows. Got {rows} different values in {rows} rows "
-            "instead; name another column with --label-column."
+            f"{where}: expected labels that occur in several rows. Got {len(names)} different ones in {rows} rows "
+            f"instead; {ways}, or give another --task."
         )
-    return ordered
+    return sorted(names, key=_sort_key)
 
 
-def class_counts(table: Table, column: str, classes: ClassNames) -> dict[str, int]:
-    """Count the rows of each class."""
+def class_counts(table: Table, column: str, classes: ClassNames) -> Counter[str]:
     counts: Counter[str] = Counter()
     for value, count in value_counts(table, column).items():
-        name = classes.of(value)
-        if name is not None:
+        if name := classes.of(value):
             counts[name] += count
-    return dict(counts)
+    return counts
 
 
 def value_counts(table: Table, column: str) -> dict[str, int]:
@@ -423,14 +384,9 @@ def no_such_label(value: str) -> str:
     )
 
 
-def label_sort_key(name: str) -> tuple[int, float, str]:
-    """A key that sorts numbers first, by value, then names."""
-    try:
-        number = float(name)
-    except ValueError:
-        return (1, 0.0, name)
-    # "nan" compares with nothing, so the order would depend on that of the input.
-    return (0, number, name) if math.isfinite(number) else (1, 0.0, name)
+def _sort_key(name: str) -> tuple[int, float, str]:
+    number = parse_number(name)
+    return (1, 0.0, name) if number is None else (0, number, name)
 
 
 def join_labels(table: Table, names: Sequence[str], name: str) -> Table:

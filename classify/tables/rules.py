@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+import numpy as np
+import numpy.typing as npt
+
 from classify.errors import InputError, list_some
 from classify.tables.source import Question, QuestionError
 from classify.tables.table import Table, normalize_text
@@ -81,8 +84,10 @@ class SplitColumn:
         splits = set(self.meaning.values())
         return None not in splits and _TRAIN in splits and len(splits) > 1
 
-    def values_of(self, split: int) -> list[str]:
-        return [value for value, meant in self.meaning.items() if meant == split]
+    def parts(self, table: Table) -> npt.NDArray[np.int8]:
+        """(rows,) the split of each row."""
+        values, numbers = table.dictionary_encode(self.name)
+        return np.array([self.meaning[value] for value in values], dtype=np.int8)[numbers]
 
 
 def require_splits(table: Table, column: str) -> SplitColumn:

@@ -33,8 +33,6 @@ _ZIP = b"PK\x03\x04"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 # Errors of damaged compressed files.
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
-# Data set names of the Hugging Face hub.
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # What `Table.reading` may hold: a later table of the same kind is read by it, too.
 _REMEMBERED = ("encoding", "sheet", "delimiter", "quote", "header", "skip_lines")
 _NAMED = {"tab": "\t", r"\t": "\t"}
@@ -226,8 +224,6 @@ class Source:
             if folder.is_dir():
                 names = [entry.name for entry in sorted(folder.iterdir()) if entry.suffix.lower() in suffixes]
                 beside = f" In {folder} there is: {list_some(names)}." if names else " Check the path."
-            if _HUB_NAME.fullmatch(self.path) and not Path(self.path).suffix:
-                beside += f" A data set of the Hugging Face hub is {self.flag} hub:{self.path}."
             raise InputError(f"{self.flag} {self.path}: no such file.{beside}")
         try:
             is_empty = not self._start

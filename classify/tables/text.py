@@ -37,7 +37,6 @@ _WESTERN = 1 / 5
 # Letters that a text in cp1252 hardly has: only Icelandic and Estonian use them, and Slavic, Baltic and Turkish texts
 # have others at these bytes in their own encodings. Signs that are letters of those stand inside words.
 _ELSEWHERE = frozenset("ðþýšžõ")
-_PORTUGUESE = "ã"
 _SIGNS = "ªº"
 # Share of all letters up to which these are an exception, as in a file whose apostrophes were damaged before.
 _FEW_ODD = 0.005
@@ -149,7 +148,7 @@ def _is_cp1252(data: bytes, ascii_letters: int) -> bool:
     if text is None or "\0" in text:
         return False
     letters = Counter(character for character in text.lower() if character > "\x7f" and character.isalpha())
-    elsewhere = 0 if letters[_PORTUGUESE] else sum(letters[letter] for letter in _ELSEWHERE)
+    elsewhere = sum(letters[letter] for letter in _ELSEWHERE)
     inside = re.findall(r"(?<=[a-z])[^\x00-\x7f](?=[a-z])", text)
     signs = sum(sign in _SIGNS or unicodedata.category(sign)[0] in "SN" for sign in inside)
     total = letters.total() + ascii_letters

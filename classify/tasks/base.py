@@ -1,8 +1,9 @@
 """A task: what the labels of a table mean, in four parts that know nothing of each other's insides.
 
-`Targets` say what the labels are, `Head` how the model's outputs are trained, `Scores` how good they are, and `Answers`
-what a person gets. Each part deals with the outputs of its own labels and no others: logits, weights and biases that
-it takes or returns are a slice of the output layer, so several tasks can stand side by side over one model.
+`Targets` (of `data.splits`) say what the labels are, `Head` how the model's outputs are trained, `Scores` how good they
+are, and `Answers` what a person gets. Each part deals with the outputs of its own labels and no others: logits, weights
+and biases that it takes or returns are a slice of the output layer, so several tasks can stand side by side over one
+model.
 
 A task is one file: it composes the four in `make`, reads a run's tables in `from_tables` and a trained model's
 classify.json in `from_settings`; `tasks.registry` lists it. Tasks are made before the arguments are known to be good,
@@ -25,11 +26,10 @@ import numpy.typing as npt
 
 from classify import tasks
 from classify.config.schema import TrainingConfig
-from classify.data.splits import LabelEncoder
+from classify.data.splits import Targets
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import INDEPENDENT, Array, MajorityBaseline, Sampling, Scores as SplitScores
 from classify.evaluation.scope import Scope
-from classify.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -64,29 +64,6 @@ class Loss(ABC):
     def weight_sum(self, targets: Array) -> float:
         """The sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
         return float(len(targets))
-
-
-@dataclass(frozen=True, eq=False)
-class Targets(LabelEncoder):
-    """What the labels are: the numbers that the cells of a label column become, and back.
-
-    `LabelEncoder` has the methods by which a table is split; this class adds those that need a model.
-    """
-
-    def for_table(self, table: Table, column: str) -> Self:
-        """Targets that read a table of `evaluate` or `suggest`, whose labels may be spelled differently."""
-        return self
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Entries of classify.json, from which `from_settings` makes the targets of a trained model."""
-
-    @abstractmethod
-    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """The similarity (n, n) of the labels of each two rows, 0 to 1.
-
-        The steps on pairs, before the first epoch, train the features of a text towards it.
-        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +285,6 @@ class Task:
         return np.zeros(len(outputs), dtype=bool) if self.scope is None else ~self.scope.holds(outputs[:, -1])
 
     def settings(self) -> dict[str, Any]:
-        """Entries of classify.json."""
         settings = self.targets.settings() | ({} if self.scope is None else self.scope.as_settings())
         if self.answers.thresholds is None:
             return settings

@@ -30,7 +30,6 @@ def standardize(features: Array) -> tuple[npt.NDArray[np.float32], Array, Array]
 
 
 def fit_logistic(standard: Array, targets: Array, c: float, row_weights: Array | None) -> Any:
-    """A fitted logistic regression on standardized features (rows, width)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: not actionable
         return LogisticRegression(C=c, max_iter=200, tol=1e-3).fit(standard, targets, sample_weight=row_weights)

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from classify import evaluation, tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.data.splits import mark_rows
-from classify.errors import InputError
+from classify.data.splits import Targets, mark_rows
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
@@ -27,21 +26,20 @@ from classify.evaluation.metrics import (
     label_scores,
     sigmoid,
 )
-from classify.findings import decided, note
+from classify.findings import decided
 from classify.tables.labels import (
     BRACKETS,
-    MIN_ROWS,
     SEPARATORS,
     ClassNames,
     is_no_label,
-    label_sort_key,
     list_counts,
     refuse_unknown,
+    sort_labels,
     split_cell,
     value_counts,
 )
 from classify.tables.table import Table
-from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Targets, Task, Weights, format_value
+from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Task, Weights, format_value
 from classify.tasks.label_columns import check_empty_labels, find_class_names
 
 NAME = "multi_label"
@@ -65,13 +63,6 @@ class LabelSetTargets(Targets):
     separator: str | None = JOIN
     empty_is_labelled: bool = True
 
-    def for_table(self, table: Table, column: str) -> Self:
-        """Labels spelled as in this table; `_split` finds what separates them, or several label columns."""
-        counts = [
-            part for cell in value_counts(table, column) for sign in SEPARATORS for part in split_cell(cell, sign)
-        ]
-        return replace(self, classes=self.classes.spell(counts, self.labels))
-
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         """An empty cell, or list, is a row without labels, unless a flag says what else to do with it.
 
@@ -86,9 +77,8 @@ class LabelSetTargets(Targets):
 
     def _split(self, cell: str) -> list[str]:
         """The labels of a cell as the training table separates them, else as a sign that divides it into known ones."""
-        known = {*self.labels, *self.classes.names, *self.classes.unlabelled}
         ways = [split_cell(cell, separator) for separator in (self.separator, None, *SEPARATORS)]
-        return next((labels for labels in ways if known.issuperset(labels)), ways[0])
+        return next((labels for labels in ways if all(map(self.classes.knows, labels))), ways[0])
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):
@@ -308,36 +298,19 @@ def from_tables(tables: InputTables, separator: str | None = JOIN) -> Task:
 
     Raises InputError where they do not fit.
     """
-    column, config, path = tables.columns.label, tables.config, tables.train.path
+    column, config = tables.columns.label, tables.config
     joins_columns = len(tables.columns.labels) > 1
     classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
     names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
-    if len(tables.train) < MIN_ROWS:
-        raise InputError(f"{path}: expected at least {MIN_ROWS} rows. Got {len(tables.train)} instead.")
-    if len(names) < 2:
-        raise InputError(
-            f"{path}: expected at least two labels in column {column!r}. Got {len(names)} instead; "
-            "name another column with --label-column."
-        )
-    if 2 * len(names) > len(tables.train):
-        raise InputError(
-            f"{path}: expected labels that occur in several rows in column {column!r}. Got {len(names)} different "
-            f"labels in {len(tables.train)} rows instead; name another column with --label-column"
-            f"{', or give --task single' if config.task == 'auto' else ''}."
-        )
+    labels = sort_labels(tables.train, column, names, len(tables.train), recur=2 * len(names) <= len(tables.train))
     if not joins_columns and config.task == "auto":
         check_empty_labels(tables, or_none=True)
-    labels = sorted(names, key=label_sort_key)
     why = "lists" if separator == BRACKETS else f"labels of a row are separated by {separator!r}"
     task = decided("task", f"any of {len(labels)} labels", why, "--task single, --label-column", True)
-    findings = [task, *classes.findings()]
-    joined = next((label for label in labels if JOIN in label), None)
-    if joined is not None:
-        findings.append(note(f"the label {joined!r} holds {JOIN}, which separates labels in predictions.csv"))
     return make(
         labels,
         classes=classes,
-        findings=tuple(findings),
+        findings=(task, *classes.findings()),
         separator=separator,
         empty_is_labelled=joins_columns or not (config.drop_unlabelled or config.predict_unlabelled),
     )
@@ -347,11 +320,12 @@ def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
     stored = settings.get("thresholds", {})
     thresholds = [stored.get(label, _THRESHOLD) for label in labels]
     empty_is_labelled = settings.get("empty_is_labelled", True)
-    return make(labels, thresholds, classes=ClassNames.from_settings(settings), empty_is_labelled=empty_is_labelled)
+    return make(
+        labels, thresholds, classes=ClassNames.from_settings(labels, settings), empty_is_labelled=empty_is_labelled
+    )
 
 
 def _count_labels(table: Table, column: str, separator: str | None) -> Counter[str]:
-    """Count the rows of each label of a column."""
     counts: Counter[str] = Counter()
     for value, rows in value_counts(table, column).items():
         for label in set(split_cell(value, separator)):

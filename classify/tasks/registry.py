@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,10 +15,8 @@ from classify.modeling.result_folder import read_labels, read_settings
 from classify.tables.labels import (
     BRACKETS,
     SEPARATORS,
-    are_numbers_or_lists,
     find_missing,
     find_separator,
-    parse_separator,
     refuse_objects,
     split_cell,
     value_counts,
@@ -30,6 +29,10 @@ from classify.tasks.label_columns import kept_labels
 
 # The file of each task, by the value of --task.
 TASKS = {"single": single_label, "multi": multi_label, "regression": regression}
+# What --label-separator calls characters that a shell hides.
+_NAMED = {"tab": "\t", "newline": "\n", "space": " ", r"\t": "\t"}
+# A number with a decimal comma, or a list of two different digits.
+_NUMBER_OR_LIST = re.compile(r"\d{1,2}|(\d\d?),(?!\1$)\d")
 
 
 def recognize(tables: InputTables) -> Task:
@@ -61,8 +64,9 @@ def _recognize_column(tables: InputTables) -> Task:
     config, name, path = tables.config, tables.columns.label, tables.train.path
     cells = _count_cells(tables)  # of all rows: few may be lists or objects
     refuse_objects(cells, f"{path}: column {name!r}")
-    if are_numbers_or_lists(cells) and config.label_names is None and config.label_separator is None:
-        example = next(value for value in cells if "," in value)
+    example = next((cell for cell in cells if "," in cell), None)
+    is_read = config.label_names is not None or config.label_separator is not None
+    if example is not None and not is_read and all(map(_NUMBER_OR_LIST.fullmatch, cells)):
         question = f"is {example!r} in column {name!r} a number or several labels"
         raise QuestionError(path, [Question(question, (), ("--task regression", "--label-separator ,"))])
     if config.label_separator is None and not any("," in cell and parse_number(cell) is None for cell in cells):
@@ -89,7 +93,7 @@ def _find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None
     Raises QuestionError where it is doubtful.
     """
     if tables.config.label_separator is not None:
-        return parse_separator(tables.config.label_separator)
+        return _NAMED.get(tables.config.label_separator, tables.config.label_separator)
     found = find_separator(cells)
     if not isinstance(found, Question):
         return found

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from classify import tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.data.splits import mark_rows
+from classify.data.splits import Targets, mark_rows
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.metrics import (
     INDEPENDENT,
@@ -28,7 +28,7 @@ from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
-from classify.tasks.base import EXACT, Answers, Head, Layer, Loss, Scores, Targets, Task, Weights
+from classify.tasks.base import EXACT, Answers, Head, Layer, Loss, Scores, Task, Weights
 from classify.tasks.label_columns import check_empty_labels
 
 NAME = "regression"
@@ -141,7 +141,6 @@ class NumberHead(Head):
         return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
-        """The scale and shift from standardized targets to targets."""
         return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,7 @@ import numpy.typing as npt
 from classify import evaluation, tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
-from classify.data.splits import mark_rows
-from classify.errors import EXCERPT
+from classify.data.splits import Targets, mark_rows
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
@@ -31,7 +29,7 @@ from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_c
 from classify.tables.profile import parse_number
 from classify.tables.source import QuestionError
 from classify.tables.table import Table
-from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Targets, Task, Weights
+from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Task, Weights
 from classify.tasks.label_columns import check_empty_labels, find_class_names, kept_labels
 
 NAME = "single_label"
@@ -44,16 +42,10 @@ _FEW_FINAL_CLASSES = 3
 _MANY_CLASSES = 20
 # Of the most probable classes, as ImageNet is scored.
 _TOP = 5
-# Between labels, or the parts of one.
-_DIVIDERS = frozenset("|;")
 
 
 class ClassTargets(Targets):
     """Class numbers (rows,), -1 for a row without a label."""
-
-    def for_table(self, table: Table, column: str) -> Self:
-        """Labels that differ from a class in case, spaces or Unicode form alone are that class."""
-        return replace(self, classes=self.classes.spell(value_counts(table, column), self.labels))
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         return mark_rows(table, column, lambda cell: self.classes.of(cell) is not None)
@@ -88,7 +80,6 @@ class ClassTargets(Targets):
         return self.classes.as_settings()
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """1 for two rows of a class, 0 for rows of two."""
         return (targets[:, None] == targets[None, :]).astype(np.float32)
 
 
@@ -281,14 +272,12 @@ def from_tables(tables: InputTables) -> Task:
     if len(labels) > 2 and None not in numbers and numbers != list(range(len(labels))):  # not the usual indices
         why = f"labels are numbers, {labels[0]} to {labels[-1]}; a score is possible, too"
         flag = "--task regression"
-    elif joined := next((label for label in labels if not _DIVIDERS.isdisjoint(label)), None):
-        why, flag = f"{joined[:EXCERPT]!r} is one class; its parts may be several labels, too", "--task multi"
     task = decided("task", f"one of {len(labels)} classes", why, flag, True)
     return make(labels, classes, [task, *classes.findings()])
 
 
 def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    return make(labels, ClassNames.from_settings(settings))
+    return make(labels, ClassNames.from_settings(labels, settings))
 
 
 def _weigh_rows(class_weights: Weights, targets: Array) -> Weights:

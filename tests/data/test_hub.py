@@ -86,10 +86,7 @@ def test_a_split_by_its_name(home: Path) -> None:
         ("hub:nobody/nothing", "not available on the Hugging Face hub"),
         ("hub:somebody/reviews[dev]", "no such split; it has: train, validation, test"),
         # A path is not looked up, though the cache has a data set of that name: it is somebody else's.
-        (
-            "somebody/reviews",
-            "no such file. The folder somebody does not exist either. A data set of the Hugging Face hub",
-        ),
+        ("somebody/reviews", "no such file. The folder somebody does not exist either."),
     ],
 )
 def test_a_name_that_is_not_there(home: Path, name: str, printed: str) -> None:
