@@ -243,7 +243,7 @@ def has_header(rows: Sequence[Sequence[str]], options: ReadOptions, path: str) -
     first, *below = rows
     fitting = [row for row in below if len(row) == len(first)]
     columns = [
-        Profile(name, [cell.strip() for row in fitting if (cell := row[place]).strip()])
+        Profile(name, len(below), [cell.strip() for row in fitting if (cell := row[place]).strip()])
         for place, name in enumerate(first)
     ]
     known = [column for column in columns if is_header_name(column.name)]
@@ -281,7 +281,7 @@ def _is_same_kind(column: Profile) -> bool:
 
 def _looks_alike(column: Profile) -> bool:
     """Whether the name is a number over numbers, or a date, link or code over such."""
-    name = Profile("", [column.name.strip()])
+    name = Profile("", 1, [column.name.strip()])
     if column.is_numeric:  # over numbers q1 is a name
         return name.is_numeric
     return (column.unreadable >= MOST and name.unreadable == 1) or (column.codes >= MOST and name.codes == 1)

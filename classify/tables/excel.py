@@ -12,7 +12,7 @@ import python_calamine
 
 from classify.errors import InputError
 from classify.tables.csv_file import default_names, has_header, name_columns
-from classify.tables.profile import SAMPLE
+from classify.tables.profile import SAMPLE, Profile
 from classify.tables.source import Question, QuestionError, ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 
@@ -35,7 +35,10 @@ class _Sheet:
 
     @property
     def is_table(self) -> bool:
-        return len(self.rows) > 2 and len(self.rows[0]) > 1
+        """Whether there are two columns below the first row, and one of them reads like texts."""
+        cells = zip(*self.rows[1 : SAMPLE + 1], strict=True)
+        columns = [Profile("", 0, list(filter(None, map(str.strip, column)))) for column in cells]
+        return sum(bool(column.values) for column in columns) > 1 and any(column.reads_like_text for column in columns)
 
 
 def read(source: Source, options: ReadOptions) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import itertools
 import json
@@ -46,6 +47,13 @@ _BETWEEN = re.compile(r"[^\w\s]+|\s\w{1,3}\s")
 _MOST_SIGNS = 20
 # Strings that NumPy prints beside each other, without a comma, which Python would read as one.
 _NUMPY = re.compile(r"""['"]\s+['"]""")
+# Similarity (difflib's ratio) from which a label may be a mistyped one.
+_ALIKE = 0.85
+# Names that may be mistyped: of four characters or more, and such as --label-names can hold.
+_MISTYPED = re.compile(r"[^,=]{4,60}")
+_DIGITS = re.compile(r"\d")
+# Labels, the most frequent ones, among which typing errors are looked for.
+_MOST_COMPARED = 300
 # A row with fewer characters holds hardly a text: a share of the median, and at most.
 _HARDLY = 0.4
 _LONGEST_UNIT = 30
@@ -107,7 +115,7 @@ class ClassNames:
         return key is not None and key == _spelling_key(label, normalized=self.normalized)
 
     def findings(self) -> list[Finding]:
-        """The labels that are one class, written differently, and those read as missing."""
+        """The labels that are one class, written differently, those read as missing, and those that may be mistyped."""
         ways: dict[str, list[str]] = {}
         for label in sorted(self.names, key=lambda label: (-self.rows.get(label, 0), label)):
             ways.setdefault(self.names[label], []).append(label)
@@ -119,7 +127,31 @@ class ClassNames:
             if rows:
                 keep = f"to keep it as a class: --label-names {shlex.quote(f'{label}={label}')}"
                 found.append(note(f"{rows} rows have the label {label!r}, which is read as missing; {keep}"))
+        rows_of = {name: count for name, count in self.rows.items() if count and self.of(name) == name}
+        if typos := find_typos(rows_of):
+            listed = list_some([f"{typed!r} ({self.rows[typed]}) of {meant!r}" for typed, meant in typos.items()])
+            flag = f"--label-names {shlex.quote(','.join(f'{typed}={meant}' for typed, meant in typos.items()))}"
+            text = f"labels that may be typing errors: {listed}; if they are, give {flag}"
+            found.append(Finding("note", "", text, flag))
         return found
+
+
+def find_typos(rows: Mapping[str, int]) -> dict[str, str]:
+    """The names that may be mistyped, from the rows of each, and what may be meant: nearly that, and more frequent.
+
+    Names that differ in digits, or by a beginning as `legal` and `illegal` do, are no typing errors.
+    """
+    typos: dict[str, str] = {}
+    names = sorted(rows, key=lambda name: (-rows[name], name))[:_MOST_COMPARED]
+    for typed in filter(_MISTYPED.fullmatch, names):
+        word, letters = typed.lower(), _DIGITS.sub("", typed.lower())
+        others = {name.lower(): name for name in names if rows[name] > rows[typed] and _MISTYPED.fullmatch(name)}
+        near = difflib.get_close_matches(
+            word, [other for other in others if _DIGITS.sub("", other) != letters], 1, _ALIKE
+        )
+        if near and not word.endswith(near[0]) and not near[0].endswith(word):
+            typos[typed] = others[near[0]]
+    return typos
 
 
 def _spelling_key(label: str, *, normalized: bool) -> str:

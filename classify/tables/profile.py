@@ -30,6 +30,7 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _LINK = re.compile(r"\S+@\S+\.\w+|(https?://|www\.)\S+|([a-z]:)?[\w.%+ -]*([\\/][\w.%+-]+){2,}", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
 _OBJECT = re.compile(r"\{.*\}|\[\s*[\[{].*\]", re.DOTALL)
 _LIST = re.compile(r"""\[\s*["'].*\]""", re.DOTALL)
 _CODE = re.compile(r"(?=\S*\d)[!-~]+")
@@ -48,10 +49,15 @@ SURE = 2.0
 
 @dataclass(frozen=True)
 class Profile:
-    """A column by the non-empty cells, `values`, of some rows. Shares are from 0 to 1."""
+    """A column by the non-empty cells, `values`, of `rows` sampled rows. Shares are from 0 to 1."""
 
     name: str
+    rows: int
     values: Sequence[str] = field(repr=False)
+
+    @property
+    def filled(self) -> float:
+        return len(self.values) / max(1, self.rows)
 
     @cached_property
     def kinds(self) -> int:
@@ -66,6 +72,10 @@ class Profile:
         return sum(map(count_words, self.values)) / max(1, len(self.values))
 
     @cached_property
+    def marks(self) -> float:
+        return self.share(lambda value: parse_mark(value) is not None)
+
+    @cached_property
     def unreadable(self) -> float:
         """Share of dates, links or objects, whichever is largest: neither texts nor names."""
         return max(self.share(pattern.fullmatch) for pattern in (_DATE, _LINK, _OBJECT))
@@ -73,6 +83,10 @@ class Profile:
     @cached_property
     def codes(self) -> float:
         return self.share(_CODE.fullmatch)
+
+    @cached_property
+    def markup(self) -> float:
+        return self.share(_MARKUP.search)
 
     @cached_property
     def is_numeric(self) -> bool:
@@ -119,7 +133,7 @@ def profile(table: Table, column: str, missing: str | None = None) -> Profile:
     """Measure a column on a sample of its rows; cells equal to `missing` count as empty."""
     rows = sample_rows(len(table))
     values = (value.strip() for value in table.take(column, rows))
-    return Profile(column, [value for value in values if value and value != missing])
+    return Profile(column, len(rows), [value for value in values if value and value != missing])
 
 
 def measure_told(texts: Sequence[str], classes: Sequence[str]) -> float:

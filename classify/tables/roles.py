@@ -17,7 +17,7 @@ import numpy as np
 from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import rules
-from classify.tables.profile import MOST, SURE, Profile, measure_told, parse_mark, profile, sample_rows
+from classify.tables.profile import MOST, SURE, Profile, measure_told, profile, sample_rows
 from classify.tables.rules import SplitColumn, normalize_name
 from classify.tables.source import Question, QuestionError
 from classify.tables.table import EMPTY, Table
@@ -27,7 +27,10 @@ _LISTED = 20
 _FEWEST_MARKS = 3
 # Rows below which the texts can hardly tell any column.
 _FEWEST_ROWS = 50
-_MARKUP = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
+# Rows of a label below which it is too rare for that.
+_TOLD_ROWS = 20
+# Share of filled cells from which a column may be a text.
+_FEWEST_FILLED = 0.5
 # Why a column was taken that has a known name.
 _NAMED = "named so"
 # Joins the two texts of a pair where they count as one text: duplicates, language, the baseline.
@@ -180,8 +183,8 @@ class _Search:
     def long_texts(self) -> list[str]:
         """The columns that read like texts, those without markup if there are any."""
         columns = self.free.items()
-        texts = [name for name, column in columns if column.reads_like_text]
-        return [name for name in texts if self.free[name].share(_MARKUP.search) < 0.5] or texts
+        texts = [name for name, column in columns if column.reads_like_text and column.filled >= _FEWEST_FILLED]
+        return [name for name in texts if self.free[name].markup < 0.5] or texts
 
     def find_texts(self) -> _Choice | Question:
         """The text column, or the two of a pair."""
@@ -228,14 +231,19 @@ class _Search:
         told = fitting
         if texts and len(self.table) >= _FEWEST_ROWS:
             told = [name for name in fitting if self._measure_told(name, texts) >= SURE]
-        marks = [name for name in fitting if all(parse_mark(cell) is not None for cell in free[name].values)]
+        marks = [name for name in fitting if free[name].marks == 1]
         if len(marks) >= _FEWEST_MARKS and set(told) <= set(marks):
-            if len(told) == len(marks):
+            common = [name for name in marks if self._rarer_rows(name) >= _TOLD_ROWS]
+            if len(common) > 1 and set(common) <= set(told):
                 return _Choice(tuple(marks), f"{len(marks)} columns of 0 and 1 that the texts tell")
             return self._ask_labels(told or marks, marks)
         if len(told) == 1:
             return _Choice((told[0],), "the only column that the texts tell")
         return self._ask_labels(told or fitting)
+
+    def _rarer_rows(self, name: str) -> int:
+        values = self.free[name].values
+        return min(len(values) - values.count(values[0]), values.count(values[0]))
 
     def _measure_told(self, name: str, texts: Sequence[str]) -> float:
         rows = sample_rows(len(self.table))

@@ -16,7 +16,7 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.data.splits import Splits
 from classify.errors import InputError
-from classify.tables.labels import find_separator, name_classes, parse_list, split_cell
+from classify.tables.labels import find_separator, find_typos, name_classes, parse_list, split_cell
 from classify.tables.read import read_table
 from classify.tables.source import Question, QuestionError
 from classify.tasks import multi_label, single_label
@@ -165,6 +165,26 @@ def test_many_unknown_labels_are_refused_in_time(tmp_path: Path, task: Task) -> 
     ):
         task.targets.encode(table, "label", "--data")
     assert time.process_time() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant", "may_be"),
+    [
+        ("Biling", "Billing", True), ("Billling", "Billing", True), ("Bililng", "Billing", True),
+        ("tehcnical issue", "technical issues", True), ("satisfied", "unsatisfied", False), ("legal", "illegal", False),
+        ("1 star", "2 star", False), ("level 10", "level 1", False), ("pos", "neg", False), ("card", "cash", False),
+    ],
+)  # fmt: skip
+def test_a_label_may_be_mistyped(typed: str, meant: str, may_be: bool) -> None:
+    assert find_typos({meant: 9, typed: 3}) == ({typed: meant} if may_be else {})
+
+
+def test_typing_errors_are_one_note_with_one_flag() -> None:
+    rows = {"Shipping": 46, "Shiping": 5, "Feature request": 24, "Feature reqest": 3, "card": 30, "cart": 9}
+    (typos,) = name_classes(rows).findings()
+    assert typos.flag == "--label-names 'Shiping=Shipping,Feature reqest=Feature request'"
+    names = name_classes(rows, requested=shlex.split(typos.flag)[1])
+    assert (names.of("Shiping"), names.of("Feature reqest")) == ("Shipping", "Feature request")
 
 
 def test_names_with_a_sign_between_their_parts_are_names() -> None:
