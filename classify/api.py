@@ -219,7 +219,6 @@ def _find_place(rank: int | None, world_size: int | None, init_method: str | Non
 def train_on_table(
     data: Any, labels: Any, options: dict[str, Any], launch: Launch, parts: Parts | None = None, *, pages: bool = True
 ) -> Run:
-    """Train on a table of any kind; `pages` writes the report and the model card."""
     config, in_memory = _configure(data, labels, options)
     return Run(_run(config, launch, parts, in_memory, pages=pages), use_cpu=config.training.use_cpu)
 

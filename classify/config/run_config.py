@@ -160,7 +160,6 @@ class RunConfig:
         return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})
 
     def trains_on_few(self, labelled: int) -> bool:
-        """Whether a table of `labelled` rows is so small that resolved settings train no epochs on it."""
         return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
 
     def flags_without_effect(self, *, fits_head: bool) -> list[str]:
@@ -206,7 +205,6 @@ class RunConfig:
         return {name: value for part in self.to_dict().values() for name, value in part.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """{"data", "model", "training": {field name: value}}, for run.json."""
         values = {part: dataclasses.asdict(getattr(self, part)) for part in _PARTS}
         values["model"]["model"] = self.model.name
         return values

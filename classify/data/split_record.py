@@ -32,7 +32,6 @@ class SplitRecord:
 
     @classmethod
     def find(cls, folder: str) -> Self:
-        """The record in a folder, an empty one where it has none."""
         is_there = (Path(folder) / FILE).is_file()
         return cls.read(folder) if is_there else cls(np.empty(0, np.uint64), np.empty(0, np.int8), 0)
 

@@ -233,7 +233,6 @@ def _truncate_pair(first: Ids, second: Ids, room: int) -> Ids:
 
 
 def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
-    """Write the same tokens at a place of each row; return the places after them."""
     for i, token in enumerate(tokens):
         ids[place + i] = token
     return place + len(tokens)
@@ -340,7 +339,6 @@ def note_longer(tokens: Tokens) -> str | None:
 
 
 def _describe_longer(tokens: Tokens, rows: Ids | None = None) -> tuple[int, str]:
-    """How many texts are longer than the maximum, and what happens to them."""
     lengths = tokens.full_lengths(rows)
     longer = lengths[lengths > tokens.max_length] - tokens.special
     room = tokens.max_length - tokens.special

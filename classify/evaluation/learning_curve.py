@@ -69,7 +69,6 @@ class Curve:
         return expected, (expected - half, min(1.0, expected + half))
 
     def most_gained(self) -> list[tuple[str, float, float]]:
-        """The classes whose F1 rose most from half of the rows to all."""
         gained = sorted(self.per_class.items(), key=lambda item: item[1][0] - item[1][1])
         return [(name, *pair) for name, pair in gained[:_SHOWN] if pair[1] > pair[0]]
 

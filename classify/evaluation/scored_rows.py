@@ -54,7 +54,6 @@ class ScoredRows:
 
     @property
     def unseen(self) -> npt.NDArray[np.int64]:
-        """The rows whose text the model has not trained on; all rows if there are none such."""
         if self.trained is None or self.trained.all():
             return np.arange(len(self.targets))
         return np.flatnonzero(~self.trained)
@@ -150,7 +149,6 @@ def worst_rows(scores: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int
 def confident_errors(
     probabilities: npt.NDArray[np.float64], targets: npt.NDArray[np.int64], most: int
 ) -> npt.NDArray[np.int64]:
-    """The rows whose most probable class is wrong, the most confident first; at most `most`."""
     wrong = np.flatnonzero(probabilities.argmax(axis=1) != targets)
     return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:most]
 

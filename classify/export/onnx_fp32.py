@@ -45,7 +45,6 @@ class ONNX(Target):
         return {"opset": program.model.opset_imports[""]}
 
     def find_fault(self, check: Check, task: Task) -> str | None:
-        """Refuse probabilities, or scores, that differ by more than rounding."""
         if check.largest_difference <= _TOLERANCE:
             return None
         what = "probabilities differ by" if task.answers.has_labels else "of their standard deviation, scores differ by"

@@ -82,7 +82,6 @@ class DevicePlan:
 
     @property
     def owns_device(self) -> bool:
-        """Whether this rank may not share its device with others."""
         return self.backend is not None and self.n_gpu > 0 and self.backend != GLOO
 
     @property

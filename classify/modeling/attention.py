@@ -137,7 +137,6 @@ def collect_features() -> Iterator[list[Tensor]]:
 
 
 def find_encoder(model: Any) -> nn.Module | None:
-    """The module whose output is the last hidden state of a stock classifier; None if unknown."""
     modules = (getattr(model.base_model, name, None) for name in ("final_norm", "encoder", "transformer"))
     return next((module for module in modules if isinstance(module, nn.Module)), None)
 

@@ -162,7 +162,6 @@ class Classifier(nn.Module):
         self.vocabulary = make_vocabulary(self.model, tables, kept, compact=compact)
 
     def drop_unused_embeddings(self) -> None:
-        """Free the embeddings before training, on processes that never save the model."""
         if self.vocabulary is not None:
             self.vocabulary = dataclasses.replace(self.vocabulary, full=self.vocabulary.full.new_empty(0))
 
@@ -178,7 +177,6 @@ class Classifier(nn.Module):
             self._adapters.pop().merge_and_unload()
 
     def use_autocast(self, used: bool) -> None:
-        """Whether forward passes enter autocast; weights in half precision need none."""
         self._autocasts = used
 
     def forward(self, batch: Batch, *, features: bool = False) -> Tensor:

@@ -157,12 +157,10 @@ def make_layout(runs: Sequence[Run], heads: int) -> Layout:
 
 
 def _round_length(length: int) -> int:
-    """The padded length of a bucket whose longest text has `length` tokens."""
     return max(_NARROWEST, length) if length <= _SHORT else -(-length // _NARROWEST) * _NARROWEST
 
 
 def _cut(runs: Sequence[Run], heads: int) -> Iterator[Run]:
-    """Split runs so that each has at most the scores of a group."""
     for start, count, length in runs:
         most = max(1, _CACHED // (heads * _round_length(length) ** 2))
         for done in range(0, count, most):

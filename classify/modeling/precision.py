@@ -62,7 +62,6 @@ class Precision:
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether the model computes with weights that differ from the saved ones."""
         return self.half_dtype is not None and self.level != 1
 
     @property
@@ -188,7 +187,6 @@ def cpu_default(name: str, why: str) -> Precision:
 
 
 def choose_cpu_precision(width: int) -> Precision:
-    """The faster training precision, by hidden size, of a CPU with bf16 instructions."""
     if width >= _WIDE:
         return cpu_default("bf16", "this processor multiplies bfloat16 faster; scores are computed in fp32")
     return cpu_default("fp32", "as fast as bf16 at this hidden size")

@@ -104,7 +104,6 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
 
 
 def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The rows with a text that occurs once, in order, but for those `left_out` (rows,)."""
     _, first, times = np.unique(hashes, return_index=True, return_counts=True)
     rows = np.sort(first[times == 1])
     return rows[~(left_out | (hashes == EMPTY))[rows]]

@@ -65,7 +65,6 @@ def explain(
 
 
 def _group_sentences(text: str) -> list[tuple[int, int]]:
-    """The spans of a text's sentences; where there are more than `_MOST`, neighbours are joined."""
     spans = [match.span() for match in _SENTENCE.finditer(text)]
     size = math.ceil(len(spans) / _MOST)
     return [(spans[first][0], spans[min(first + size, len(spans)) - 1][1]) for first in range(0, len(spans), size or 1)]

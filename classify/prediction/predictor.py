@@ -95,7 +95,6 @@ class Predictor(ABC):
         return np.concatenate(blocks)
 
     def table_outputs(self, table: Table, texts: TextColumns, rows: npt.NDArray[np.int64]) -> Outputs:
-        """The `outputs` of some `rows` (ascending) of a table. A collective."""
         return self.compute(len(rows), lambda a, b: (table.take(name, rows[a:b]) for name in texts.inputs))
 
     def predict(self, texts: Iterable[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32] | None]:

@@ -112,7 +112,6 @@ def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Ro
 
 
 def _list_words(text: str) -> set[str]:
-    """The set of its words, or of the pairs of its characters where it has no spaces."""
     plain = normalize_text(text)
     return set(map("".join, itertools.pairwise(plain))) if tasks.baseline.lack_spaces([plain]) else set(plain.split())
 

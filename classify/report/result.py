@@ -95,12 +95,10 @@ class Result:
 
     @property
     def trained_rows(self) -> int:
-        """How many rows there are, if the model was trained on all of them; else 0."""
         return len(self.texts) if self.rows.trained is not None and self.rows.trained.all() else 0
 
     @property
     def language(self) -> str | None:
-        """The code of the language that most texts are in; None where they are mixed, or it is not known."""
         shares = self.settings.get("languages", {}) if self.is_training else {}
         return next((code for code, share in shares.items() if code != UNKNOWN and share > 0.5), None)
 
@@ -113,7 +111,6 @@ class Result:
 
     @functools.cached_property
     def independent(self) -> npt.NDArray[np.int64]:
-        """The rows that thresholds, tests and calibration go by; see `ScoredRows.independent`."""
         return self.rows.independent if not self.trained_rows else replace(self.rows, trained=None).independent
 
     @functools.cached_property

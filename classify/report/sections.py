@@ -117,7 +117,6 @@ def curve(result: Result) -> Mapping[str, Any] | None:
 
 @_section("Decisions", technical=True)
 def decisions(result: Result) -> Mapping[str, Any] | None:
-    """Show the command, the decisions on table, model and machine with the flags that override them, and the notes."""
     return {"command": shlex.join(result.run["command"])} if result.is_training else None
 
 

@@ -191,7 +191,6 @@ class _Rows:
         self._width, self._header, self._blocks = width, header, list[list[pyarrow.Array]]()
 
     def add(self, records: Iterable[tuple[int, Record]]) -> None:
-        """Add all records; an empty line is a row of one column only."""
         fitting = self._fit(records)
         while block := list(itertools.islice(fitting, BLOCK)):
             self._blocks.append([string_array(cells) for cells in zip(*block, strict=True)])

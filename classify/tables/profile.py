@@ -77,7 +77,6 @@ class Profile:
 
     @cached_property
     def unreadable(self) -> float:
-        """Share of dates, links or objects, whichever is largest: neither texts nor names."""
         return max(self.share(pattern.fullmatch) for pattern in (_DATE, _LINK, _OBJECT))
 
     @cached_property
@@ -125,7 +124,6 @@ class Profile:
 
 
 def sample_rows(count: int, limit: int = SAMPLE) -> npt.NDArray[np.int64]:
-    """Numbers of rows, ascending, spread evenly over `count`."""
     return np.linspace(0, max(0, count - 1), min(count, limit)).astype(np.int64)
 
 

@@ -181,7 +181,6 @@ class _Search:
 
     @cached_property
     def long_texts(self) -> list[str]:
-        """The columns that read like texts, those without markup if there are any."""
         columns = self.free.items()
         texts = [name for name, column in columns if column.reads_like_text and column.filled >= _FEWEST_FILLED]
         return [name for name in texts if self.free[name].markup < 0.5] or texts

@@ -36,7 +36,6 @@ def fit_logistic(standard: Array, targets: Array, c: float, row_weights: Array |
 
 
 def fit_ridge(standard: Array, targets: Array, alpha: float | None) -> Any:
-    """A fitted ridge regression on standardized features (rows, width); the default alpha is cross-validation's."""
     return RidgeCV(alphas=_ALPHAS if alpha is None else [alpha]).fit(standard.astype(np.float64), targets)
 
 

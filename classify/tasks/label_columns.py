@@ -56,7 +56,6 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
 
 
 def kept_labels(tables: InputTables) -> set[str]:
-    """The labels that --label-names keeps as they are, such as NA=NA."""
     pairs = [pair.partition("=") for pair in (tables.config.label_names or "").split(",")]
     return {old.strip() for old, _, new in pairs if old.strip() == new.strip()}
 

@@ -287,7 +287,6 @@ class LabelSetScores(Scores):
 
 
 def make(labels: Sequence[str], thresholds: Sequence[float] | None = None, **reading: Any) -> Task:
-    """The task of these labels, each with its threshold; `reading` are further fields of the targets."""
     names = list(labels)
     answers = LabelSetAnswers(names, np.array([_THRESHOLD] * len(names) if thresholds is None else thresholds))
     return Task(NAME, LabelSetTargets(names, **reading), LabelSetHead(names), LabelSetScores(names, answers), answers)

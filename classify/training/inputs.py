@@ -183,7 +183,6 @@ def _choose_folds(
 
 
 def _reads(language: str | None, languages: Languages) -> bool:
-    """Whether the English default model reads texts of the given, else the detected language."""
     return is_english_code(language) if language is not None else languages.is_english
 
 

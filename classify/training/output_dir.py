@@ -136,7 +136,6 @@ def _list_numbers(stem: str) -> list[int]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """List a folder without its lock and the unfinished files of a killed process."""
     return (path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith(TEMPORARY))
 
 

@@ -83,7 +83,6 @@ class TokenizedData:
 
 
 def _digest(table: Table, columns: Sequence[str]) -> str:
-    """A key of the texts of a table; one path may be read in several ways."""
     return " ".join(map(table.digest, columns))
 
 
@@ -160,7 +159,6 @@ class TrainingContext:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by name, with the weights themselves where --class-weights names a file."""
         config = self.config
         weights = self.inputs.task.head.file_weights(config.training)
         return config.flat() if weights is None else {**config.flat(), "class_weights": weights.tolist()}
