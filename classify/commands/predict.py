@@ -6,12 +6,12 @@ import functools
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from classify import data, modeling, prediction, tasks
 from classify.commands import flags
-from classify.config.fields import above, option, shown_name
+from classify.config.fields import above, option
 from classify.config.parser import CommandParser
 from classify.console import allow_progress, is_terminal
 from classify.errors import InputError, escape_controls
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _OUT = "predictions.csv"
 # Labels, of the most probable ones, that a single text's prediction lists.
 _TOP = 10
-# Options that go with --text.
-_OF_TEXT = ("model", "precision", "use_cpu", "text", "top_k", "quiet", "nproc")
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,8 @@ def run(arguments: Sequence[str], program: str) -> int:
         if sys.stdin is None or is_terminal(sys.stdin):
             raise InputError(f"--data or --text must be given. See {program} --help.")
         options = replace(options, data=STANDARD_INPUT)
-    if options.text is not None:
-        _check_text(options)
+    if options.text is not None and options.data:
+        raise InputError("--data and --text both name what to predict; give one of them.")
     if options.nproc is not None and not launch.is_worker:
         if options.text is not None or any(map(is_stream, split_paths(options.data))):
             raise InputError("--nproc works only with a file; give it with --data.")
@@ -86,18 +84,6 @@ def run(arguments: Sequence[str], program: str) -> int:
         count = options.nproc if isinstance(options.nproc, int) else count_devices()
         return run_processes(["predict", *arguments], count)
     return _predict_table(options, launch) if options.text is None else _predict_text(options, options.text, launch)
-
-
-def _check_text(options: Options) -> None:
-    """Raise InputError for a table, or flags of tables, beside --text."""
-    if options.data:
-        raise InputError("--data and --text both name what to predict; give one of them.")
-    own = [spec for spec in fields(options) if spec.name not in _OF_TEXT]
-    unused = [shown_name(spec) for spec in own if getattr(options, spec.name) not in (spec.default, "-")]
-    if unused:
-        raise InputError(
-            f"--text predicts one text and prints it; drop {', '.join(unused)}, or give a table with --data."
-        )
 
 
 def _predict_text(options: Options, text: str, launch: Launch) -> int:

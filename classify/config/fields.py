@@ -21,7 +21,7 @@ from classify.errors import InputError
 Options = TypeVar("Options")
 # What another value of an option would change.
 Effect = Literal[
-    "epochs",  # nothing without epochs: `flags_without_effect` says so
+    "epochs",  # nothing without epochs: `notes_without_effect` says so
     "steps",  # nothing without epochs and contrastive steps; then a resumed run may not change it either
     "start",  # what comes before the first checkpoint: `require_same_run` refuses a change
     "start without epochs",  # the same, of a run that trains no epochs

@@ -162,18 +162,14 @@ class RunConfig:
     def trains_on_few(self, labelled: int) -> bool:
         return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
 
-    def flags_without_effect(self, *, fits_head: bool) -> list[str]:
-        """The explicit flags for steps, or the head's fit, that the resolved settings do without."""
+    def notes_without_effect(self, *, fits_head: bool) -> list[str]:
+        """A note on explicit flags that are for epochs, or the head's fit, where the resolved settings train none."""
         training, explicit = self.training, self.explicit_values()
         if training.epochs > 0 or training.max_steps > 0:
             return []
         unused: tuple[Effect, ...] = ("epochs",) if training.contrastive_steps else ("epochs", "steps")
         names = fields_that_affect(*unused) + ([] if fits_head else ["class_weights"])
-        return [shown_name(FIELDS[name][1]) for name in names if name in explicit]
-
-    def notes_without_effect(self, *, fits_head: bool) -> list[str]:
-        """A note on explicit flags that are for epochs, where the resolved settings train none."""
-        flags = self.flags_without_effect(fits_head=fits_head)
+        flags = [shown_name(FIELDS[name][1]) for name in names if name in explicit]
         return [f"without epochs no effect: {', '.join(flags)}; add --epochs 3, or drop that"] if flags else []
 
     @property

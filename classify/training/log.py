@@ -13,10 +13,9 @@ from tqdm import tqdm
 
 from classify.console import ProgressLines
 from classify.distributed.memory import used_memory
-from classify.errors import InputError, escape_controls
+from classify.errors import InputError
 from classify.evaluation.metrics import Scores, display_name
 from classify.files import atomic_write
-from classify.findings import decisions
 from classify.training.contrastive import ContrastiveSteps
 from classify.training.progress import StepEnd
 from classify.training.setup import TrainingContext
@@ -38,9 +37,6 @@ class Log(Callback):
                 self.sinks.append(LogFile(output.folder / "train_log.jsonl", after_step))
             for name in context.inputs.trackers if output.world.is_main else ():  # one process, for all machines
                 self.sinks.append(start_tracker(name, output.folder, context.config.flat(), after_step))
-            text = "\n".join(f"- {escape_controls(finding.line())}" for finding in decisions(context.findings))
-            for sink in self.sinks:
-                sink.write_text("decisions", text)
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
         if step.loss is None:
@@ -85,9 +81,6 @@ class Sink:
         """Write the scalars of a part ("train", "eval", "contrastive") at a step; None is no number."""
         raise NotImplementedError
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write Markdown, where the sink shows it."""
-
     def close(self) -> None:
         raise NotImplementedError
 
@@ -131,9 +124,6 @@ class TensorBoard(Sink):
         for name, value in values.items():
             if value is not None:
                 self._board(part).add_scalar(name, value, step)
-
-    def write_text(self, name: str, text: str) -> None:
-        self._board("run").add_text(name, text)
 
     def _board(self, part: str) -> Any:
         if part not in self._boards:

@@ -293,13 +293,7 @@ def test_bad_flags(trained: Path, new: Path, tmp_path: Path, capsys: Any, words:
 
 @pytest.mark.parametrize(
     ("words", "part"),
-    [
-        ("--out p.csv", "--text predicts one text and prints it; drop --out"),
-        ("--sheet a --no-header", "--text predicts one text and prints it; drop --no-header, --sheet"),
-        ("--encoding utf-8 --text-pair-column b", "prints it; drop --encoding, --text-pair-column"),
-        ("--text b", "--text is given twice (a and b)"),
-        ("--nproc 2", "--nproc works only with a file"),
-    ],
+    [("--text b", "--text is given twice (a and b)"), ("--nproc 2", "--nproc works only with a file")],
 )
 def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: str, part: str) -> None:
     assert main(["predict", "--model", str(trained), "--text", "a", "--cpu", *words.split()]) == 2

@@ -85,7 +85,7 @@ def test_both_losses_stand_in_one_chart(table: Path, model_folder: Path, tmp_pat
     """TensorBoard puts scalars of one name from several runs into one chart."""
     run_ranks(2, *words(table, model_folder, "--report-to", "tensorboard"), folder=tmp_path)
     board = tmp_path / "out" / "tensorboard"
-    assert sorted(path.name for path in board.iterdir()) == ["eval", "run", "train"]
+    assert sorted(path.name for path in board.iterdir()) == ["eval", "train"]
     assert all(len(list(part.iterdir())) == 1 for part in board.iterdir()), "one process writes"
     train, evaluation = scalars(board / "train"), scalars(board / "eval")
     assert set(train) == {"loss", "learning_rate", "grad_norm", "rows_per_second"}
