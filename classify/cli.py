@@ -98,7 +98,8 @@ def print_error(error: BaseException, debug: bool) -> int:
         return fail(f"{where}{error.strerror or error}{hint}", code, debug)
     line = " ".join(str(error).split())[:300]
     if isinstance(error, MemoryError) or ("torch" in sys.modules and distributed.memory.out_of_memory(error)):
-        return fail(f"out of memory ({line}); use a smaller --model, or free memory", 1, debug)
+        less = "use a smaller --model or --max-length, --lora, or --contrastive-steps 0, or free memory"
+        return fail(f"out of memory ({line}); {less}", 1, debug)
     return fail(f"internal error: {type(error).__name__}: {line} (--debug shows where)", 1, debug)
 
 

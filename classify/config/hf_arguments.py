@@ -110,8 +110,9 @@ def asks_for_no_training(flags: Mapping[str, Any], file: Mapping[str, Any]) -> b
 
     if "do_train" in flags:
         return not is_on(flags, "do_train")
+    by_file = is_on(file, "do_eval") and is_unset(file.get("eval_strategy", file.get("evaluation_strategy")))
     asked = is_on(flags, "do_eval") or is_on(flags, "do_predict") or is_on(file, "do_predict")
-    return asked and not is_on(file, "do_train")
+    return (asked or ("do_train" in file and by_file)) and not is_on(file, "do_train")
 
 
 def _warmup(raw: Any) -> tuple[str, Any]:

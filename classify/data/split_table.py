@@ -206,6 +206,7 @@ def _split_by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows
     assigned.parts[rows] = split
     assigned.how += f"{'90/10' if is_tested else '80/10/10'} of {tables.train.path}, stratified, "
     assigned.how += ", ".join([f"seed {seed}", *_find_groups(tables, rows)])
+    assigned.how += " as far as groups allow" if tables.config.group_column is not None else ""
     if bound["earlier"] is not None:
         kept = int((bound["earlier"] == split).sum())
         assigned.how += f"; {kept} rows keep the split of {tables.config.split_like}"

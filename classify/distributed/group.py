@@ -226,7 +226,8 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
 def _describe_place(plan: DevicePlan) -> dict[str, Any]:
     """Machine, device and backend of this rank, which all ranks see before the group is formed."""
     device, host = torch.device(plan.device), socket.gethostname()
-    get_properties = getattr(getattr(torch, device.type), "get_device_properties", None)
+    # XLA has no module in torch, and some vendors' have no properties.
+    get_properties = getattr(getattr(torch, device.type, None), "get_device_properties", None)
     properties = get_properties(device) if plan.owns_device and get_properties is not None else None
     identity = device_identity(plan, os.environ, properties, host) if plan.owns_device else ""
     return {**plan.place(), "host": host, "kind": device.type, "backend": plan.backend, "identity": identity}

@@ -148,7 +148,7 @@ def _read(environment: Mapping[str, str], local_rank: int) -> Launch:
 
 def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
     """A variable, or the default if it is not set. Raises DeviceError if it is not a whole number."""
-    text = environment.get(name, str(default))
+    text = environment.get(name) or str(default)
     if text != str(default) and not text.isdecimal():
         raise DeviceError(f"environment variable {name} must be a whole number of at least 0. Got {text!r} instead.")
     return int(text)

@@ -206,7 +206,18 @@ def _find_in_cache(name: str) -> Path | None:
         return None
     except ValueError:
         raise InputError(f"--model {name}: no such folder, and not a valid hub name (owner/name).") from None
-    return folder if any(folder.glob("*.safetensors")) and _has_tokenizer(folder) else None
+    is_whole = (folder / "config.json").exists() and any(folder.glob("*.safetensors")) and _has_tokenizer(folder)
+    return folder if is_whole and not _absent_shards(folder) else None
+
+
+def _absent_shards(folder: Path) -> set[str]:
+    """The files that an index of weights names and the folder lacks. Raises InputError for a damaged index."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        shards = set(read_json(index)["weight_map"].values()) if index.exists() else set()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError(f"{index}: damaged; copy or download it again.") from None
+    return shards - {file.name for file in folder.glob("*.safetensors")}
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -254,13 +265,8 @@ def _check_folder(name: str, path: Path, origin: str) -> ModelFolder:
             f"--model {name}: no *.safetensors in {path}. Weights in other formats can carry code and are not loaded; "
             "convert them with transformers' save_pretrained."
         )
-    index = path / "model.safetensors.index.json"
-    try:
-        shards = set(read_json(index)["weight_map"].values()) if index.exists() else set()
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise InputError(f"--model {name}: {index} is damaged; copy or download it again.") from None
-    if absent := shards - {file.name for file in files}:
-        raise InputError(f"--model {name}: {index.name} names {min(absent)}, which is not in {path}; copy it there.")
+    if absent := _absent_shards(path):
+        raise InputError(f"--model {name}: the weights' index names {min(absent)}, which is not in {path}; copy it.")
     for file in files:
         try:
             check_tensors(file)

@@ -90,7 +90,11 @@ def _find_records(content: Any, path: str) -> tuple[Records, str]:
             (key, records) = next(iter(lists.items()))
             return records, f"JSON, records under {key!r}"
         columns = list(content.values())
-        if columns and all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns):
+        if (
+            columns
+            and not lists
+            and all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns)
+        ):
             return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)], "JSON, columns"
     got = json.dumps(content, ensure_ascii=False)[:EXCERPT]
     raise InputError(f"{path}: {_EXPECTED}. Got {got} instead.")

@@ -80,7 +80,7 @@ class ClassNames:
     @classmethod
     def from_settings(cls, labels: Iterable[str], settings: Mapping[str, Any]) -> Self:
         stored = settings["label_spelling"]
-        names = {**stored["names"], **{label: label for label in labels}}
+        names = {**{label: label for label in labels}, **stored["names"]}
         return cls(
             names, frozenset(stored["unlabelled"]), normalized=stored["normalized"], outside=stored.get("outside")
         )

@@ -17,7 +17,7 @@ import numpy as np
 from classify.errors import ErrorList, InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables import rules
-from classify.tables.profile import MOST, SURE, Profile, measure_told, profile, sample_rows
+from classify.tables.profile import MOST, SURE, Profile, measure_told, parse_number, profile, sample_rows
 from classify.tables.rules import SplitColumn, normalize_name
 from classify.tables.source import Question, QuestionError
 from classify.tables.table import EMPTY, Table
@@ -245,8 +245,13 @@ class _Search:
         return min(len(values) - values.count(values[0]), values.count(values[0]))
 
     def _measure_told(self, name: str, texts: Sequence[str]) -> float:
+        """How surely the texts tell a column's values; of scores, which half they are in."""
         rows = sample_rows(len(self.table))
         cells = [cell.strip() for cell in self.table.take(name, rows)]
+        if self.free[name].is_score:
+            numbers = [parse_number(cell) for cell in cells]
+            middle = np.median([number for number in numbers if number is not None])
+            cells = ["" if number is None else str(number > middle) for number in numbers]
         kept = [place for place, cell in enumerate(cells) if cell and cell != self.unlabelled]
         columns = [self.table.take(text, rows) for text in texts]
         return measure_told(

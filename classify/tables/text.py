@@ -80,7 +80,7 @@ def find_encoding(head: bytes, options: ReadOptions, path: str) -> Encoding:
     for start, name in ((1, "utf-16-le"), (0, "utf-16-be")):
         if len(head) > 3 and head[start::2].count(0) > _ZEROS * len(head) / 2 > 4 * head[1 - start :: 2].count(0):
             return Encoding(name)
-    if b"\0" in head:
+    if b"\0\0" in head[:4096]:
         raise InputError(f"{path}: not a table this program reads; expected CSV, JSON, Parquet or Excel.")
     if is_utf8(head):
         return Encoding("utf-8")

@@ -7,6 +7,7 @@ of a batch in one pass, so dozens of steps suffice where single pairs need hundr
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from torch.nn.functional import normalize
 from classify.config.recipe import CONTRASTIVE_LENGTH, CONTRASTIVE_ROWS
 from classify.data.sampler import balance_by_cost, token_cost
 from classify.data.tokenize import TokenizedSplit
+from classify.distributed.memory import attempt
 from classify.errors import ClassifyError
 from classify.tasks.base import Task
 from classify.training.optimizer import learning_rate_factor, trained_params
@@ -28,6 +30,8 @@ from classify.training.trainer import seed_draws
 
 # Rows of a class up to which its rows, not the class, weigh as much as others.
 _RARE = 2
+# With fewer, where memory is short, there is little left to learn from.
+_FEWEST_ROWS = 4
 _WARMUP = 0.1
 # Epoch number reserved for the dropout seeds of contrastive steps.
 _EPOCH = 1 << 31
@@ -66,13 +70,22 @@ def contrastive_warmup(
     stratify_by = task.targets.stratify_by(data.targets)
     generator = np.random.default_rng(config.seed)
     strategy.module.train()
+    count = CONTRASTIVE_ROWS
     done, position = ContrastiveSteps(0, 0, 0.0, torch.zeros(())), 0
     while position < steps:
         rate = config.peak_learning_rate * learning_rate_factor(position, steps, _WARMUP)
         seed_draws(config.seed, _EPOCH, done.steps, 0, world.rank, world.device.type)
-        selected = draw_rows(stratify_by, CONTRASTIVE_ROWS, generator)
+        selected = draw_rows(stratify_by, count, generator)
         with world.dump_if_stalled():
-            loss = contrastive_step(strategy, data, task, selected, rate)
+            loss, _ = attempt(
+                functools.partial(contrastive_step, strategy, data, task, selected, rate),
+                world.device,
+                reraise=world.distributed or count <= _FEWEST_ROWS,  # other ranks wait in the exchange
+            )
+        if loss is None:  # out of memory: from here on steps have half as many rows
+            strategy.release_memory()
+            count //= 2
+            continue
         done = ContrastiveSteps(done.steps + 1, done.rows + len(selected), time.perf_counter() - begin, loss)
         position = done.steps
         if seconds is not None:

@@ -109,7 +109,9 @@ class Progress:
         begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
         self.last_eval = {"step": self.step, "epoch": epoch, **scores}
         collapsed = collapsed and self.step > 0
+        recovered = self.best is not None and not collapsed and self.best["epoch"] == self.collapsed_epoch
         better = self.best is None or (not collapsed and _rank(self.last_eval, metric) > _rank(self.best, metric))
+        better = better or recovered
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
             self.best = self.last_eval

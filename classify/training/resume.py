@@ -28,11 +28,12 @@ def find(output: Output) -> Checkpoint | None:
     Raises CheckpointError where there are some, but none is valid.
     """
     path, state, fault = None, dict[str, Any](), ""
-    if output.world.is_main:
-        try:
-            path, state = _find_on_main(output)
-        except CheckpointError as error:
-            fault = str(error)
+    with output.world.sync_errors():
+        if output.world.is_main:
+            try:
+                path, state = _find_on_main(output)
+            except CheckpointError as error:
+                fault = str(error)
     path, state, fault = output.world.broadcast([path, state, fault])
     if fault:
         raise CheckpointError(fault)
@@ -67,7 +68,7 @@ def _find_on_main(output: Output) -> tuple[str | None, dict[str, Any]]:
     if progress.best is not None and int(progress.best["step"]) != saved.step:
         try:
             checkpoint.load(output.checkpoints / checkpoint.folder_name(int(progress.best["step"])))
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             log(
                 "note: the checkpoint of the best epoch so far is not valid, so its weights can no longer be kept: "
                 f"{error}"
@@ -157,7 +158,7 @@ def load_step_weights(output: Output, strategy: Strategy, step: int) -> bool:
     if world.is_main:
         try:
             tensors = checkpoint.load(output.checkpoints / checkpoint.folder_name(step)).model_tensors()
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             log(f"note: the checkpoint of step {step} is not valid, so the last weights are kept: {error}")
     tensors = world.broadcast_tensors(tensors if world.is_main else None)
     if tensors:

@@ -87,6 +87,27 @@ def test_texts_of_a_class_come_together(model_folder: Path) -> None:
         assert torch.equal(parameter, dict(model.model.classifier.named_parameters())[name]), "the head is not touched"
 
 
+def test_steps_hold_fewer_rows_where_memory_runs_out(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later steps stay as small; with no rows left to halve the error is raised."""
+    data, model = data_and_model(model_folder)
+    config = TrainingConfig(use_cpu=True, learning_rate=1e-3, seed=1)
+    strategy = make_trainer(model, data, config, start_world(config), 8).strategy
+    step, room, taken = contrastive.contrastive_step, 17, []
+
+    def short_of_memory(*arguments: Any) -> torch.Tensor:
+        taken.append(len(arguments[3]))
+        if taken[-1] > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(*arguments)
+
+    monkeypatch.setattr(contrastive, "contrastive_step", short_of_memory)
+    contrastive.contrastive_warmup(strategy, data, TASK, 3)
+    assert [count > room for count in taken] == [True, False, False, False]
+    room = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        contrastive.contrastive_warmup(strategy, data, TASK, 3)
+
+
 def test_a_gradient_that_is_not_finite_ends_the_run(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, model = data_and_model(model_folder)
     config = TrainingConfig(use_cpu=True)
