@@ -21,7 +21,7 @@ from tests.support import tiny
 from tests.support.processes import Process, unlaunched
 from tests.support.runs import read_json
 
-SECONDS = 60
+SECONDS = 180
 # Address space of a run; the tiny model and all libraries take a third of it.
 BYTES = 12 << 30
 
