@@ -10,13 +10,10 @@ from typing import Any
 
 import torch
 
+from classify.launch.process import preserve_variables
+
 # Process in which training or prediction has computed last; a forked one inherits its parent's.
 _computing_process: int | None = None
-# Variables that a training sets for the libraries it calls.
-_SET_BY_TRAINING = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
-    "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
-)  # fmt: skip
 
 
 def prepare_threads() -> None:
@@ -37,16 +34,12 @@ def preserve_settings() -> Iterator[None]:
     That are variables, the number of threads, the precision of products, the state of torch's random numbers, also of
     GPUs that the caller has used, and the longest field that `csv` reads.
     """
-    variables = {name: os.environ.get(name) for name in _SET_BY_TRAINING}
     threads, products, longest = torch.get_num_threads(), get_products(), csv.field_size_limit()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices=gpus), default_modes():
+        with preserve_variables(), torch.random.fork_rng(devices=gpus), default_modes():
             yield
     finally:
-        for name, value in variables.items():
-            os.environ.pop(name, None)
-            os.environ |= {} if value is None else {name: value}
         csv.field_size_limit(longest)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)

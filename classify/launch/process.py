@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 # Parameters of glibc's mallopt(3) and their values: blocks below 32 MiB, the upper limit, come from the heap, and up to
 # 1 GiB of free memory at the heap's end stays there.
@@ -14,6 +15,11 @@ _MMAP_THRESHOLD = (-3, 32 << 20)
 # Variables that change where and how fast a run computes.
 _REPORTED = (
     "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+)  # fmt: skip
+# Variables that a training sets for the libraries it calls.
+_SET_BY_TRAINING = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
 )  # fmt: skip
 # Whether this process is the program, not another one that uses the library.
 _is_program = False
@@ -30,6 +36,18 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     return mallopt is not None and all(mallopt(*setting) == 1 for setting in (_TRIM_THRESHOLD, _MMAP_THRESHOLD))
+
+
+@contextlib.contextmanager
+def preserve_variables() -> Iterator[None]:
+    """Restore after this block the variables that a training sets."""
+    before = {name: os.environ.get(name) for name in _SET_BY_TRAINING}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ |= {} if value is None else {name: value}
 
 
 def prepare_process() -> None:
