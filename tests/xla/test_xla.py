@@ -72,11 +72,12 @@ def test_nothing_is_compiled_once_the_shapes_are_known(model_folder: Path) -> No
     from tests.support.runs import data_and_model
 
     config = TrainingConfig(max_steps=24, learning_rate=1e-3, seed=3, logging_steps=100)
-    assert config.device.type == "xla"
+    world = start_world(config)
+    assert world.device.type == "xla"
     data, model = data_and_model(model_folder)
-    model.use_packing(False, start_world(config).accelerator)
-    model.to(config.device)
-    trainer = make_trainer(model, data, config, start_world(config), 19)
+    model.use_packing(False, world.accelerator)
+    model.to(world.device)
+    trainer = make_trainer(model, data, config, world, 19)
     seen = [compilations() for _ in trainer.steps()]
     # 57 rows of up to 27 tokens: batches of 16 or 32 tokens, of 8, 16 or 32 rows.
     print(json.dumps(seen))
