@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from classify import data, modeling, prediction, tasks
+from classify import modeling, prediction, tasks
 from classify.commands import flags
 from classify.config.fields import above, option
 from classify.config.parser import CommandParser
@@ -94,9 +94,6 @@ def _predict_text(options: Options, text: str, launch: Launch) -> int:
         probabilities, in_scope = predictor.predict([text])
         if not predictor.world.is_main:
             return 0
-    note = data.languages.note_new_languages([text], settings.get("languages"))
-    if note is not None and not options.quiet:
-        print(f"note: {note}", file=sys.stderr)
     task = predictor.task
     answer = next(task.answers.fields(probabilities, ".3f"))[0]
     if in_scope is not None:

@@ -268,13 +268,23 @@ class DeviceConfig:
     )
     ddp_timeout: int = option(600, "seconds a rank waits for the others", check=above(0))
 
-    def _setup_devices(self, launch: Launch, hardware: Hardware | None = None) -> DevicePlan:
+    def _setup_devices(
+        self, launch: Launch, hardware: Hardware | None = None, step_tokens: float | None = None
+    ) -> DevicePlan:
         """The device, parallel mode and strategy of the process in the place `launch`: a pure decision.
 
-        Without `hardware` it is detected, which imports torch. Named as in `transformers.TrainingArguments`, which also
-        starts the process group here; `classify.distributed.group.start` does that.
+        Without `hardware` it is detected, which imports torch; see `plan_devices` for `step_tokens`. Named as in
+        `transformers.TrainingArguments`, which also starts the process group here;
+        `classify.distributed.group.start` does that.
         """
-        return plan_devices(launch, hardware, strategy=self.strategy, backend=self.ddp_backend, use_cpu=self.use_cpu)
+        return plan_devices(
+            launch,
+            hardware,
+            strategy=self.strategy,
+            backend=self.ddp_backend,
+            use_cpu=self.use_cpu,
+            step_tokens=step_tokens,
+        )
 
     def check_start(self, launch: Launch) -> None:
         """Raise InputError where the flags contradict how this process was started. Needs no torch."""

@@ -172,14 +172,17 @@ class World:
         return received
 
     def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Sum each gradient over all ranks; a missing one counts as zero. A collective."""
+        """Sum each gradient over all ranks, in place; a missing one counts as zero. A collective."""
         if not self.distributed:
             return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         total = torch.cat([gradient.reshape(-1) for gradient in gradients])
         torch.distributed.all_reduce(total)
         for parameter, summed in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = summed.view_as(parameter)
+            if parameter.grad is None:
+                parameter.grad = summed.view_as(parameter)
+            else:  # its address stays: recorded passes add to it
+                parameter.grad.copy_(summed.view_as(parameter))
 
     def all_reduce_max(self, value: int) -> int:
         return int(self.gather(torch.tensor([value], device=self.device)).max())

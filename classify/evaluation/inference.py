@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -83,16 +84,23 @@ def compute_local_logits(
 def _compute_in_memory(
     classifier: Classifier, tokens: Tokens, rows: Rows, places: Rows, world: World, features: bool
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
-    """Yield (places within `rows`, output) of one batch, or of its halves if memory runs out."""
-    # FSDP: all ranks must run the same number of passes, so no batch is halved.
-    last = len(places) == 1 or sharding.is_sharded(classifier)
-    output, _ = attempt(
-        lambda: classifier(classifier.batch(tokens, rows[places]).to(world.device), features=features),
-        world.device,
-        reraise=last,
-    )
-    if output is not None:
-        yield places, output
-        return
-    for half in np.array_split(places, 2):
-        yield from _compute_in_memory(classifier, tokens, rows, half, world, features)
+    """Yield (places within `rows`, output) of a batch, in parts where memory ran out; later batches have as many."""
+    rest = places
+    while len(rest):
+        part = rest[: -(-len(places) // classifier.eval_parts)]
+        output, _ = attempt(
+            functools.partial(_forward, classifier, tokens, rows[part], world, features),
+            world.device,
+            # FSDP: all ranks must run the same number of passes, so no batch is divided.
+            reraise=len(part) == 1 or sharding.is_sharded(classifier),
+        )
+        if output is None:
+            classifier.eval_parts *= 2
+        else:
+            yield part, output
+            rest = rest[len(part) :]
+
+
+def _forward(classifier: Classifier, tokens: Tokens, rows: Rows, world: World, features: bool) -> torch.Tensor:
+    output: torch.Tensor = classifier(classifier.batch(tokens, rows).to(world.device), features=features)
+    return output

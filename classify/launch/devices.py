@@ -37,6 +37,8 @@ class Accelerator:
     # Host memory should be pinned before it is copied there.
     pins_memory: bool = False
     has_tf32: bool = False
+    # Passes can be recorded as CUDA graphs.
+    records_graphs: bool = False
 
     @property
     def in_torch_accelerator(self) -> bool:
@@ -88,6 +90,7 @@ class CUDA(Accelerator):
     fused_adamw: bool = True
     pins_memory: bool = True
     has_tf32: bool = True
+    records_graphs: bool = True
 
     def has_bf16(self) -> bool | None:
         import torch
@@ -190,7 +193,9 @@ class StrategySpec:
 STRATEGIES = {
     "none": StrategySpec("one device", ("base", "Strategy"), may_split_steps=True, records_graphs=True),
     "dp": StrategySpec("DataParallel", ("data_parallel", "DataParallelStrategy"), replicates_model=True),
-    "ddp": StrategySpec("DistributedDataParallel", ("ddp", "DDPStrategy"), one_process=False, may_split_steps=True),
+    "ddp": StrategySpec(
+        "DistributedDataParallel", ("ddp", "DDPStrategy"), one_process=False, may_split_steps=True, records_graphs=True
+    ),
     "fsdp": StrategySpec("FSDP2", ("fsdp", "FSDPStrategy"), one_process=False, shards_weights=True),
     "model": StrategySpec("model parallelism", ("model", "ModelStrategy"), spreads_layers=True),
 }

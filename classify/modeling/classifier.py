@@ -65,6 +65,7 @@ class Classifier(nn.Module):
         self.hidden_size = int(model.config.hidden_size)
         self.shapes: Accelerator | None = None  # names the sizes of padded batches, where a device has few
         self.rounds_tokens = False  # packed batches of training have few sizes
+        self.eval_parts = 1  # each evaluation batch is computed in so many; more once memory ran out
         self._adapters: list[Any] = []  # PEFT's wrapper; in a list, so that it is not a submodule
         self._pad_token_id = pad_token_id
         self._first_position = first_position(model.config.to_dict())

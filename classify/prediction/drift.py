@@ -187,7 +187,7 @@ def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[f
     is_new = np.repeat([False, True], list(map(len, parts)))
     model = make_pipeline(tasks.baseline.make_features(texts, _FEATURES), LogisticRegression(C=1.0))
     learned, tested = train_test_split(np.arange(len(texts)), test_size=0.5, stratify=is_new, random_state=seed)
-    model.fit([texts[row] for row in learned.tolist()], is_new[learned])
+    tasks.heads.one_blas_thread(model.fit)([texts[row] for row in learned.tolist()], is_new[learned])
     scores, positive = model.decision_function([texts[row] for row in tested.tolist()]), is_new[tested]
     test = mannwhitneyu(scores[positive], scores[~positive], alternative="greater")
     auroc = float(test.statistic / (positive.sum() * (~positive).sum()))

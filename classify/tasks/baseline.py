@@ -19,6 +19,7 @@ from classify.data.split_rows import cap_rows
 from classify.evaluation.calibration import choose_thresholds
 from classify.evaluation.metrics import Array, Baseline
 from classify.tasks.base import Task
+from classify.tasks.heads import one_blas_thread
 
 LOGREG = "tfidf-logreg"
 RIDGE = "tfidf-ridge"
@@ -37,6 +38,7 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 _SCRIPT_TEXTS = 1_000
 
 
+@one_blas_thread
 def fit(
     task: Task, texts: Sequence[str], targets: Array, held_out_texts: Sequence[str], held_out_targets: Array, seed: int
 ) -> Baseline:

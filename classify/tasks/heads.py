@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.linear_model import LogisticRegression, RidgeCV
+from threadpoolctl import threadpool_limits
 
 from classify.evaluation.metrics import Array
 
+# A decorator. Solvers multiply matrices too small for several threads, which cost more than they save: on two cores
+# shared with other work, ten times as long.
+one_blas_thread = threadpool_limits.wrap(limits=1, user_api="blas")
 # C of logistic regression on features of an encoder that was trained on the same labels; see docs/recipe.md.
 TRAINED_ENCODER_C = 0.003
 # C that cross-validation chooses from: noisy labels need small values, many classes large ones.
@@ -29,16 +33,19 @@ def standardize(features: Array) -> tuple[npt.NDArray[np.float32], Array, Array]
     return ((features - mean) / scale).astype(np.float32), mean, scale
 
 
+@one_blas_thread
 def fit_logistic(standard: Array, targets: Array, c: float, row_weights: Array | None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: not actionable
         return LogisticRegression(C=c, max_iter=200, tol=1e-3).fit(standard, targets, sample_weight=row_weights)
 
 
+@one_blas_thread
 def fit_ridge(standard: Array, targets: Array, alpha: float | None) -> Any:
     return RidgeCV(alphas=_ALPHAS if alpha is None else [alpha]).fit(standard.astype(np.float64), targets)
 
 
+@one_blas_thread
 def choose_c(
     features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], row_weights: Array | None = None
 ) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -28,12 +29,12 @@ _SAVING_SHARE = 0.02
 class Evaluate(Callback):
     """Scores the validation split at each epoch's end and every --eval-steps; with folds the last weights are kept.
 
-    `logits` of the validation split, as this process has computed them, by step: the best one and the last.
+    `final_logits` are those of the validation split at the end of training, which `finish` need not compute again.
     """
 
     def __init__(self, context: TrainingContext, train_log: Log):
         self.context, self.train_log = context, train_log
-        self.logits: dict[int, npt.NDArray[np.float32]] = {}
+        self.final_logits: npt.NDArray[np.float32] | None = None
         self._noted = False
 
     def on_step_end(self, trainer: Trainer, step: StepEnd) -> None:
@@ -73,8 +74,12 @@ class Evaluate(Callback):
         if context.splits.folds is not None:
             progress.add_unscored(trainer.epoch)
             return None, False
-        split = context.splits.validation
-        logits = context.compute_logits(split)
+        split, ends = context.splits.validation, progress.position >= trainer.end_position
+        # Epochs are compared in the precision of training; the scores of the end are the result's, so they are exact.
+        with contextlib.nullcontext() if ends else context.classifier.precision.autocast(training=True):
+            logits = context.compute_logits(split)
+        if ends:
+            self.final_logits = logits
         score = context.score(context.inputs.task, logits, split)
         if context.selection_metric not in score.values:
             raise InputError(f"metrics: {context.selection_metric!r} is not defined on the validation rows.")
@@ -82,9 +87,6 @@ class Evaluate(Callback):
         collapsed = len(logits) > 1 and bool(np.ptp(logits, axis=0).max() < _SAME)
         values, collapsed = context.world.broadcast([score.values, collapsed])
         better = progress.add_score(values, trainer.epoch, context.selection_metric, collapsed=collapsed)
-        assert progress.best is not None
-        steps = {int(progress.best["step"]), progress.step}
-        self.logits = {step: kept for step, kept in {**self.logits, progress.step: logits}.items() if step in steps}
         return score, better
 
 

@@ -39,9 +39,10 @@ def finish(
     splits, output, strategy, world = context.splits, context.output, context.strategy, context.world
     strategy.end_training()  # from here on the weights are scored that will be saved
     kept_epoch, step = _restore_kept_weights(context, trainer)
-    reuse = not context.classifier.precision.rounds_weights and not context.classifier.has_adapters
+    rounded = context.classifier.precision.rounds_weights or context.classifier.has_adapters
+    reuse = step == trainer.progress.step and not rounded
     context.classifier.merge_adapters()
-    validation = out_of_fold if out_of_fold is not None else evaluate.logits.get(step) if reuse else None
+    validation = out_of_fold if out_of_fold is not None else evaluate.final_logits if reuse else None
     if validation is None:
         validation = context.compute_logits(splits.validation)
     before = validation if splits.test is None else context.compute_logits(splits.test)

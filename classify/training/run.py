@@ -102,7 +102,7 @@ def train(
                 _print_inputs(inputs)  # before tokenizing, which takes long for large tables
                 data = tokenize_tables(inputs)
             timeline.end("tokens")
-            with _start(inputs.config.training, launch) as world:
+            with _start(inputs.config.training, launch, data.step_tokens(inputs)) as world:
                 world.agree(None)
                 timeline.end("process group")
                 with prepare(inputs, data, world, timeline) as context:
@@ -111,8 +111,8 @@ def train(
         _TRAINING.release()
 
 
-def _start(settings: TrainingConfig, launch: Launch) -> World:
-    return group.start(settings._setup_devices(launch), settings.ddp_timeout)
+def _start(settings: TrainingConfig, launch: Launch, step_tokens: float | None = None) -> World:
+    return group.start(settings._setup_devices(launch, step_tokens=step_tokens), settings.ddp_timeout)
 
 
 def _print_inputs(inputs: RunInputs) -> None:

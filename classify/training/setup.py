@@ -50,6 +50,7 @@ from classify.training.checkpoint import Checkpoint
 from classify.training.inputs import RunInputs
 from classify.training.output_dir import Output, acquire_output_dir
 from classify.training.strategies.base import Strategy
+from classify.training.strategies.cuda_graphs import GraphStrategy, explain_no_graphs
 from classify.training.strategies.registry import find_strategy, make_strategy
 from classify.training.terminal import Timeline, log, log_decision, log_detail
 
@@ -80,6 +81,11 @@ class TokenizedData:
     def of(self, split: Split) -> TokenizedSplit:
         tokens = self.by_content[_digest(split.table, self.text_columns)]
         return TokenizedSplit(tokens, split.rows, split.targets)
+
+    def step_tokens(self, inputs: RunInputs) -> float:
+        """The mean number of tokens of a step, on one device."""
+        train = self.of(inputs.splits.train)
+        return float(train.tokens.lengths(train.rows).mean()) * inputs.config.training.rows_per_step(1)
 
 
 def _digest(table: Table, columns: Sequence[str]) -> str:
@@ -254,9 +260,12 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         precision = agree_on_precision(precision, world, before)
         packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
         timeline.end("precision and packing")
-        strategy = make_strategy(classifier, training, world)
         batch_size = training.rows_per_step(world.num_devices)
+        step_tokens = data.step_tokens(inputs) * batch_size / training.rows_per_step(1)
+        strategy = make_strategy(classifier, training, world, step_tokens)
         found = [data.decision, *_list_decisions(classifier, packing_reason, world, batch_size)]
+        if world.accelerator.records_graphs and not isinstance(strategy, GraphStrategy):
+            found.append(decided("CUDA graphs", "off", _explain_no_graphs(strategy, step_tokens), "--strategy", True))
         found += [placing] if placing is not None else []
         found += world.plan.findings
         if world.plan.launch.restarts and not output.plan.resume:
@@ -344,13 +353,22 @@ def set_precision_and_packing(
     return packing
 
 
+def _explain_no_graphs(strategy: Strategy, step_tokens: float) -> str:
+    spec = strategy.world.plan.spec
+    if not spec.records_graphs:
+        return f"{spec.display_name} records none"
+    reason = explain_no_graphs(strategy.classifier, strategy.config, strategy.world.device)
+    return reason or f"a step has about {step_tokens:,.0f} tokens"
+
+
 def _list_decisions(classifier: Classifier, packing_reason: str, world: World, batch_size: int) -> list[Finding]:
     """Describe the decisions on the model and the machine, each with its flag."""
     precision, vocabulary = classifier.precision, classifier.vocabulary
     padded = "off; padded" if world.accelerator.compiles else "off; padded by length"
     way = "on" if classifier.packed else padded
+    is_slow = world.accelerator.records_graphs and not classifier.packed
     decisions = [
-        decided("packing", way, packing_reason, "--packing"),
+        decided("packing", way, packing_reason, "--packing", is_slow),
         decided(
             "device", world.plan.describe(), f"{world.plan.reason}; {batch_size} rows per step", "--cpu, --nproc", True
         ),

@@ -152,11 +152,20 @@ def test_tasks_that_see_one_device_each(model_folder: Path, table: Path, tmp_pat
 
 
 def test_data_parallel_on_two_cuda_devices(train: Callable[..., Any], on_cpu: Path) -> None:
-    """One process, local rank -1: torch's own DataParallel copies the model to both."""
-    folder, printed, (work,) = train("both", kind="cuda")
+    """One process, local rank -1: torch's own DataParallel copies the model to both, where it is asked to."""
+    folder, printed, (work,) = train("both", "--strategy", "dp", kind="cuda")
     assert "device: cuda:0, 2 devices with DataParallel (local_rank is -1" in printed
     assert "precision: fp32 (full precision, the default on cuda" in printed  # of the Turing generation
     assert min(work["operations"]) > 500
+    assert difference(folder, on_cpu) < 1e-5
+
+
+def test_short_steps_are_computed_on_one_of_two_cuda_devices(train: Callable[..., Any], on_cpu: Path) -> None:
+    folder, printed, (work,) = train("one", kind="cuda")
+    assert "device: cuda:0 (local_rank is -1; one of 2 cuda devices, since a step has about " in printed
+    assert "note: one of 2 cuda devices is used; --nproc 2 (or torchrun) uses all" in printed
+    assert "CUDA graphs: off (no flash attention in fp32 " in printed
+    assert len([count for count in work["operations"] if count]) == 1
     assert difference(folder, on_cpu) < 1e-5
 
 

@@ -55,6 +55,16 @@ def test_decision(use_cpu: bool, environment: dict[str, str], hardware: Hardware
     assert any("--nproc" in note for note in notes_of(plan)) == (plan.strategy == "dp")
 
 
+@pytest.mark.parametrize(("step_tokens", "strategy"), [(800.0, "none"), (16_384.0, "dp"), (None, "dp")])
+def test_short_steps_are_not_divided(step_tokens: float | None, strategy: str) -> None:
+    plan = plan_devices(Launch(), EIGHT, step_tokens=step_tokens)
+    assert (plan.device, plan.strategy) == ("cuda:0", strategy)
+    assert ("since a step has about 800 tokens" in plan.reason) == (strategy == "none")
+    assert any("--nproc 8" in note for note in notes_of(plan))
+    assert plan_devices(Launch(), EIGHT, strategy="dp", step_tokens=step_tokens).strategy == "dp"
+    assert plan_devices(Launch.read(launched(1, 1, 2)), TWO, step_tokens=step_tokens).strategy == "ddp"
+
+
 @pytest.mark.parametrize("kind", ["npu", "xpu", "mps", "mlu", "hpu"])
 def test_data_parallel_is_cudas_alone(kind: str) -> None:
     """torch's DataParallel copies parameters with a function that exists for CUDA only."""

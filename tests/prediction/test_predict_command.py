@@ -134,14 +134,6 @@ def test_texts_that_are_truncated_are_noted(
     assert ("note: 17 % of the texts are longer than 64 tokens: truncated\n" in capsys.readouterr().out) is noted
 
 
-def test_one_text_in_another_language_is_noted(trained: Path, capsys: Any) -> None:
-    words = ["predict", "--model", str(trained), "--text", "Ich kann mich seit gestern nicht mehr anmelden", "--cpu"]
-    assert main(words) == 0
-    assert "note: texts in languages that the model was not trained on: de 100 %" in capsys.readouterr().err
-    assert main([*words, "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 def test_top_k_and_what_is_accepted(trained: Path, new: Path, tmp_path: Path, probabilities: Any) -> None:
     out = tmp_path / "p.jsonl"
     assert predict(trained, new, out, "--top-k", "2", "--min-confidence", "0.4") == 0

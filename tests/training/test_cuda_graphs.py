@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from classify.training.contrastive import contrastive_step
 from classify.training.strategies.cuda_graphs import GraphStrategy
 from classify.training.trainer import Trainer
 from tests.support import tiny
+from tests.support.comparison import difference
+from tests.support.processes import SCRIPT, free_port
 from tests.support.runs import data_and_model, make_trainer
 from tests.support.worlds import start_world
 
@@ -113,3 +117,35 @@ def test_contrastive_steps_leave_the_head_of_later_ones_alone(model_folder: Path
     strategy.reset_optimizer()
     found = losses(trainer)
     assert sum(found[-5:]) < 0.9 * sum(found[:5])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recorded_passes_of_a_process_behind_a_launcher(
+    model_folder: Path, table: Path, tmp_path: Path, python: Callable[..., CompletedProcess[str]]
+) -> None:
+    """Its gradients are exchanged between the graphs, with nobody here: the weights of a process alone."""
+    flags = [
+        "--data",
+        str(table),
+        "--model",
+        str(model_folder),
+        "--epochs",
+        "2",
+        "--batch-size",
+        "32",
+        "--dropout",
+        "0",
+    ]
+    folders = [tmp_path / name for name in ("alone", "launched")]
+    for folder, place in zip(folders, [{}, launched_alone()], strict=True):
+        done = python(SCRIPT, *flags, "--output-dir", str(folder), **place)
+        assert done.returncode == 0, done.stderr
+        assert "CUDA graphs: off" not in done.stdout
+    assert difference(*folders) < 1e-2  # bf16; atomic additions of flash attention differ
+
+
+def launched_alone() -> dict[str, str]:
+    """The variables of torchrun for one process."""
+    numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**numbers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

@@ -17,8 +17,11 @@ from classify.data.sampler import BatchSampler
 from classify.data.tokenize import TokenizedSplit, load_tokenizer, tokenize
 from classify.distributed.memory import out_of_memory
 from classify.errors import ClassifyError, RankError
+from classify.evaluation.inference import compute_logits
+from classify.modeling.classifier import Classifier
 from classify.modeling.find import resolve_model
 from classify.modeling.load import freeze_unused, load_pretrained
+from classify.modeling.packing import Batch
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
 from tests.support.runs import data_and_model, make_trainer
@@ -88,6 +91,25 @@ def unlimited(wide_model: Path) -> list[float]:
 @pytest.mark.slow
 def test_the_step_that_did_not_fit_is_done_in_smaller_micro_batches(wide_model: Path, unlimited: list[float]) -> None:
     run_distributed_test(cut_a_step, 1, wide_model, unlimited)
+
+
+def test_an_evaluation_keeps_the_batches_that_fit(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model = data_and_model(model_folder)
+    world = start_world(TrainingConfig(use_cpu=True))
+    expected, sizes = compute_logits(model, data.tokens, data.rows, world), list[int]()
+    forward = Classifier.forward
+
+    def forward_of_few(classifier: Classifier, batch: Batch, **options: bool) -> torch.Tensor:
+        output = forward(classifier, batch, **options)
+        sizes.append(len(output))
+        if len(output) > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return output
+
+    monkeypatch.setattr(Classifier, "forward", forward_of_few)
+    for _ in range(2):
+        np.testing.assert_allclose(compute_logits(model, data.tokens, data.rows, world), expected, atol=1e-6)
+    assert [size > 16 for size in sizes] == [True, True, *([False] * (len(sizes) - 2))]
 
 
 def test_a_single_text_that_does_not_fit_ends_the_run(model_folder: Path) -> None:

@@ -7,7 +7,9 @@ gradients are added to tensors that stay.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from classify.modeling.classifier import Classifier
 from classify.modeling.gpu_attention import flash_applies
 from classify.modeling.layers import has_batch_norm
 from classify.modeling.packing import MOST_ROUNDED, Batch
+from classify.training.optimizer import trained_params
 from classify.training.strategies.base import Strategy
 
 # Most graphs: each takes part of a second to record, and a little memory.
@@ -26,21 +29,24 @@ _MOST_GRAPHS = 48
 _QUERIES = 128
 
 
-def graphs_apply(classifier: Classifier, config: TrainingConfig, device: torch.device) -> bool:
-    """Whether the training passes of this classifier on one device can be recorded.
+def explain_no_graphs(classifier: Classifier, config: TrainingConfig, device: torch.device) -> str | None:
+    """The reason why training passes of this classifier on a device cannot be recorded, or None if they can.
 
-    Only without what the host decides within a pass: the attention of texts without flash attention, BatchNorm's
+    Nothing may be left to the host within a pass: the attention of texts without flash attention, BatchNorm's
     statistics, the random state of checkpointing, masters of half weights.
     """
     head_size = classifier.hidden_size // int(classifier.model.config.num_attention_heads)
-    return (
-        bool(classifier.kernels)
-        and classifier.packed
-        and flash_applies(device, classifier.precision.half_dtype, head_size)
-        and not classifier.precision.rounds_weights
-        and not config.gradient_checkpointing
-        and not has_batch_norm(classifier)
-    )
+    precision = classifier.precision
+    has_flash = flash_applies(device, precision.half_dtype, head_size)
+    reasons = {
+        "--kernels off": not classifier.kernels,
+        "texts are padded": not classifier.packed,
+        f"no flash attention in {precision.name} for heads of {head_size} on this device": not has_flash,
+        "weights are in half precision": precision.rounds_weights,
+        "--gradient-checkpointing": config.gradient_checkpointing,
+        "the model has BatchNorm": has_batch_norm(classifier),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,23 @@ class GraphStrategy(Strategy):
                     grads.append(grad)
             torch._foreach_add_(totals, grads)
         return _Recording(batch, outputs.detach(), grad_outputs, forward, backward)
+
+
+class GraphDDPStrategy(GraphStrategy):
+    """The same in each of several processes, whose gradients are averaged once a step, between the graphs.
+
+    All ranks start from the same weights: model files are compared, and the head comes from the main process. Without
+    DistributedDataParallel the exchange does not overlap the backward pass, which replayed takes a few milliseconds.
+    """
+
+    @contextlib.contextmanager
+    def accumulate(self, last: bool) -> Iterator[None]:
+        yield
+        if last:
+            trained = trained_params(self.optimizer)
+            self.world.all_reduce_gradients(trained)
+            gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+            torch._foreach_div_(gradients, self.world.world_size)
 
 
 def _inputs(batch: Batch) -> list[torch.Tensor]:

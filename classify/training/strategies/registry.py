@@ -7,14 +7,22 @@ import importlib
 from classify.config.schema import TrainingConfig
 from classify.distributed.world import World
 from classify.modeling.classifier import Classifier
+from classify.modeling.packing import MOST_ROUNDED
 from classify.training.strategies.base import Strategy
-from classify.training.strategies.cuda_graphs import GraphStrategy, graphs_apply
+from classify.training.strategies.cuda_graphs import GraphDDPStrategy, GraphStrategy, explain_no_graphs
 
 
-def make_strategy(classifier: Classifier, config: TrainingConfig, world: World) -> Strategy:
-    """Make the strategy for a model that is placed, and whose precision is set; on one device with CUDA graphs."""
-    records = world.plan.spec.records_graphs and graphs_apply(classifier, config, world.device)
-    return (GraphStrategy if records else find_strategy(world))(classifier, config, world)
+def make_strategy(classifier: Classifier, config: TrainingConfig, world: World, step_tokens: float = 0.0) -> Strategy:
+    """Make the strategy for a model that is placed, and whose precision is set.
+
+    Where passes of about `step_tokens` over all ranks can be recorded as CUDA graphs, they are.
+    """
+    records = world.plan.spec.records_graphs and explain_no_graphs(classifier, config, world.device) is None
+    if records and not world.distributed:
+        return GraphStrategy(classifier, config, world)
+    if records and step_tokens <= MOST_ROUNDED * world.world_size:
+        return GraphDDPStrategy(classifier, config, world)
+    return find_strategy(world)(classifier, config, world)
 
 
 def find_strategy(world: World) -> type[Strategy]:
