@@ -21,6 +21,8 @@ _CONTRASTIVE_MAX_ROWS = 4_000
 _CONTRASTIVE_STEPS = 100
 # Below this many rows they replace epochs; each row gets two, within _SHORT_STEPS and _CONTRASTIVE_STEPS.
 FEW_ROWS = 300
+# Up to so many rows a class the head is fitted again after the epochs.
+FEW_ROWS_PER_CLASS = 20
 _STEPS_PER_ROW = 2
 _SHORT_STEPS = 50
 # Batch size and learning rate of narrow encoders between these, with the smaller number of contrastive steps: as good

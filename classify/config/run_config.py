@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from classify.config.fields import Effect, convert, shown_name
-from classify.config.recipe import FEW_ROWS, FOLDS, choose_recipe
+from classify.config.recipe import FEW_ROWS, FEW_ROWS_PER_CLASS, FOLDS, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
 from classify.launch.devices import STRATEGIES
@@ -159,13 +159,25 @@ class RunConfig:
     def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
         return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})
 
+    @property
+    def trains_epochs(self) -> bool:
+        return self.training.epochs > 0 or self.training.max_steps > 0
+
     def trains_on_few(self, labelled: int) -> bool:
-        return labelled < FEW_ROWS and self.training.epochs == 0 and self.training.max_steps < 0
+        return labelled < FEW_ROWS and not self.trains_epochs
+
+    def refits_head(self, labelled: int, classes: int) -> bool:
+        """Whether the head is fitted again after the epochs, which few rows a class have trained little.
+
+        `labelled` rows of --data have a label.
+        """
+        few = labelled <= FEW_ROWS_PER_CLASS * classes
+        return few and self.trains_epochs and self.model.head == "probe" and self.data.out_of_scope_label is None
 
     def notes_without_effect(self, *, fits_head: bool) -> list[str]:
         """A note on explicit flags that are for epochs, or the head's fit, where the resolved settings train none."""
         training, explicit = self.training, self.explicit_values()
-        if training.epochs > 0 or training.max_steps > 0:
+        if self.trains_epochs:
             return []
         unused: tuple[Effect, ...] = ("epochs",) if training.contrastive_steps else ("epochs", "steps")
         names = fields_that_affect(*unused) + ([] if fits_head else ["class_weights"])

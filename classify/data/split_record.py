@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,15 +21,21 @@ FILE = "split.parquet"
 PARTS = (*SPLITS, "unused")
 UNUSED = PARTS.index("unused")
 _TRAIN = PARTS.index("train")
+# Key of the file's metadata.
+_LEARNED = b"learned"
 
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """The `hashes` (texts,) of a run's texts, ascending, and their `parts` (texts,): folds, or indices into `PARTS`."""
+    """The `hashes` (texts,) of a run's texts, ascending, and their `parts` (texts,): folds, or indices into `PARTS`.
+
+    `learned` are the parts that the model has learned from, where there are no folds.
+    """
 
     hashes: TextHashes
     parts: npt.NDArray[np.int8]
     num_folds: int
+    learned: tuple[int, ...] = (_TRAIN,)
 
     @classmethod
     def find(cls, folder: str) -> Self:
@@ -51,11 +58,13 @@ class SplitRecord:
             if names not in (list(PARTS), _fold_names(len(names))):
                 raise ValueError(f"unknown splits {names}")
             parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
+            learned = (record.schema.metadata or {}).get(_LEARNED, b"train").decode().split(",")
+            learned_parts = tuple(map(PARTS.index, learned))
         except (pyarrow.ArrowException, KeyError, ValueError, OSError) as error:
             why = str(error).splitlines()[0]
             raise InputError(f"{file}: cannot be read ({why}); restore the file that the run wrote.") from None
         order = np.argsort(hashes)
-        return cls(hashes[order], parts[order], len(names) if names != list(PARTS) else 0)
+        return cls(hashes[order], parts[order], len(names) if names != list(PARTS) else 0, learned_parts)
 
     def find_parts(self, hashes: TextHashes) -> npt.NDArray[np.int8]:
         """(rows,) each text's part or fold; -1 where the run did not have it."""
@@ -67,19 +76,26 @@ class SplitRecord:
     def find_trained(self, hashes: TextHashes) -> npt.NDArray[np.bool_]:
         """(rows,) whether the run was trained on each text; with folds its final model was trained on all."""
         parts = self.find_parts(hashes)
-        return parts >= 0 if self.num_folds else parts == _TRAIN
+        return parts >= 0 if self.num_folds else np.isin(parts, self.learned)
 
 
-def write_record(folder: Path, hashes: TextHashes, assignment: npt.NDArray[np.int8], num_folds: int = 0) -> None:
+def write_record(
+    folder: Path,
+    hashes: TextHashes,
+    assignment: npt.NDArray[np.int8],
+    num_folds: int = 0,
+    learned: Sequence[str] = ("train",),
+) -> None:
     """Write a row per text: its hash and its split or fold; `assignment` (rows,) are their numbers, or -1.
 
-    With `num_folds` the numbers are folds, else indices into `PARTS`.
+    With `num_folds` the numbers are folds, else indices into `PARTS`, of which the model has `learned` from some.
     """
     # A text that a column, or time, puts into two splits was trained on if it is in train.
     order = np.argsort(assignment, kind="stable")[int((assignment < 0).sum()) :]
     numbers, first = np.unique(hashes[order], return_index=True)
     parts = pyarrow.DictionaryArray.from_arrays(assignment[order][first], _fold_names(num_folds) or list(PARTS))
-    write_parquet(folder / FILE, pyarrow.table({"text_sha256": numbers, "part": parts}))
+    table = pyarrow.table({"text_sha256": numbers, "part": parts}, metadata={_LEARNED: ",".join(learned)})
+    write_parquet(folder / FILE, table)
 
 
 def _fold_names(num_folds: int) -> list[str]:

@@ -36,13 +36,15 @@ BY_SEED = "--eval-data, --test-data"
 class _Assignment:
     """The split of each row of `--data`: `parts` (rows,) are indices into `SPLITS`, -1 for rows in none.
 
-    `how` and `flag` say what decided that; with `folds` the training rows are cross-validated.
+    `how` and `flag` say what decided that; with `folds` the training rows are cross-validated. `is_drawn`: the seed
+    has chosen the validation rows.
     """
 
     parts: npt.NDArray[np.int8]
     how: str = ""
     flag: str = BY_SEED
     folds: int = 0
+    is_drawn: bool = False
 
     def rows(self, split: int) -> Rows:
         return np.flatnonzero(self.parts == split)
@@ -105,7 +107,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
         in_training={name: tuple(places.tolist()) for name, places in overlap.items()},
         # Splits from separate tables are not recorded.
         assignment=assigned.parts if is_divided or assigned.folds else None,
-        folds=fold_of, outside=outside, outside_scored=outside_scored,
+        folds=fold_of, outside=outside, outside_scored=outside_scored, draws_validation=assigned.is_drawn,
     )  # fmt: skip
     findings = [*columns.findings, *(finding for source in tables.every for finding in source.findings)]
     findings += [*encoder.findings, decided("split", sizes, assigned.how, assigned.flag, True)]
@@ -204,6 +206,7 @@ def _split_by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows
     bound, test_share = _find_bound(tables, rows), 0.0 if is_tested else _SHARE
     split = split_rows(**bound, labels=stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share)
     assigned.parts[rows] = split
+    assigned.is_drawn = True
     assigned.how += f"{'90/10' if is_tested else '80/10/10'} of {tables.train.path}, stratified, "
     assigned.how += ", ".join([f"seed {seed}", *_find_groups(tables, rows)])
     assigned.how += " as far as groups allow" if tables.config.group_column is not None else ""

@@ -54,6 +54,8 @@ class Splits:
     `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
     out: the validation split is the training split, and its logits come from models that were trained without the row.
 
+    With `draws_validation` the validation rows were drawn from `--data`, by the seed.
+
     `outside` are rows that belong to none of the classes, of which `outside_scored` are scored; none of them is
     trained on.
     """
@@ -72,6 +74,7 @@ class Splits:
     folds: Rows | None = None
     outside: tuple[Split, ...] = ()
     outside_scored: Split | None = None
+    draws_validation: bool = False
 
     @property
     def labels(self) -> list[str]:

@@ -76,6 +76,8 @@ class Head(ABC):
 
     problem_type: ClassVar[str]
     probe: ClassVar[str]
+    # Where there are few rows a class, `fit` after the epochs improves the head that they have trained.
+    refits: ClassVar[bool] = False
 
     labels: list[str]
     center: float = 0.0

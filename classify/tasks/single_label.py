@@ -87,6 +87,7 @@ class ClassHead(Head):
     """An output per class, trained by cross-entropy."""
 
     problem_type = "single_label_classification"
+    refits = True
     probe = "logistic regression"
 
     def balance(self, targets: Array) -> Weights:

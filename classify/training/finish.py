@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from classify import evaluation, training
+from classify.config.recipe import FEW_ROWS_PER_CLASS
 from classify.distributed import sharding
 from classify.training.callbacks import Evaluate
 from classify.training.log import Log
@@ -42,6 +44,8 @@ def finish(
     rounded = context.classifier.precision.rounds_weights or context.classifier.has_adapters
     reuse = step == trainer.progress.step and not rounded
     context.classifier.merge_adapters()
+    if context.refits_head:
+        out_of_fold = _refit_head(context, out_of_fold)
     validation = out_of_fold if out_of_fold is not None else evaluate.final_logits if reuse else None
     if validation is None:
         validation = context.compute_logits(splits.validation)
@@ -87,6 +91,22 @@ def finish(
                 with output.writing(name):
                     write(results)
                 context.timeline.end("files")
+
+
+def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> Logits:
+    """Fit the head again; return logits of the validation rows by one that has not learned from them."""
+    splits, learns, begin = context.splits, context.refits_on_validation, time.perf_counter()
+    data = context.with_label_texts(context.data.of(splits.train))
+    held_out = context.data.of(splits.validation if out_of_fold is None else splits.validation.take(np.arange(0)))
+    logits = training.linear_probe.refit_head(
+        context.strategy, data, held_out, context.inputs.task, learns_held_out=learns
+    )
+    also = f", then of the {len(splits.validation):,} validation rows, too" if learns else ""
+    log(
+        f"head: fitted again on the features of {len(data.rows):,} texts{also} (at most {FEW_ROWS_PER_CLASS} rows a "
+        f"class; {time.perf_counter() - begin:.1f} s; --head)"
+    )
+    return logits if out_of_fold is None else out_of_fold
 
 
 def _rescale_output_layer(context: TrainingContext, validation: Logits) -> evaluation.calibration.Rescaling:

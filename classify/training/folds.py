@@ -61,7 +61,13 @@ def cross_validate(context: TrainingContext) -> Logits:
             trainer.strategy.setup(initial)
             stages.fit_head(context, trainer)
             stages.fit(context, trainer, [], f"in fold {number + 1} of {count}; the folds before it are saved")
-            fold_logits = context.compute_logits(scored)
+            if context.refits_head:
+                learned = context.with_label_texts(rows)
+                fold_logits = linear_probe.refit_head(
+                    context.strategy, learned, context.data.of(scored), context.inputs.task, learns_held_out=False
+                )
+            else:
+                fold_logits = context.compute_logits(scored)
             context.timeline.end("evaluation")
             _save(context, number, fold_logits)
             took = f"{time.perf_counter() - begin:.1f} s"

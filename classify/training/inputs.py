@@ -12,7 +12,7 @@ import numpy as np
 
 from classify import modeling
 from classify.config.fields import shown_name
-from classify.config.recipe import FEW_ROWS, FEWER_FOLDS, takes_fewer_folds
+from classify.config.recipe import FEW_ROWS, FEW_ROWS_PER_CLASS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
@@ -58,6 +58,7 @@ class RunInputs:
     trackers: tuple[str, ...]
     findings: tuple[Finding, ...]
     label_texts: tuple[str, ...] = ()
+    refits_head: bool = False
     parts: Parts = NO_PARTS
 
     @functools.cached_property
@@ -114,7 +115,11 @@ def check(
     rows = min(len(labelled), config.data.max_train_samples or len(labelled))
     width = model.width
     config = config.resolve(len(splits.train), width, rows)
-    texts, chosen = _choose_label_texts(config, task, splits, languages, len(labelled))
+    refits_head = task.head.refits and config.refits_head(rows, len(task.labels))
+    few = f"at most {FEW_ROWS_PER_CLASS} labelled rows a class" if refits_head else None
+    if config.trains_on_few(len(labelled)):
+        few = f"fewer than {FEW_ROWS} labelled rows"
+    texts, chosen = _choose_label_texts(config, task, splits, languages, few)
     findings = [*_list_decisions(config, splits, model, languages), *head, *_recipe(config, splits, width), *chosen]
     added = [*PredictionColumns(task).names, *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
@@ -125,7 +130,9 @@ def check(
         *config.notes_without_effect(fits_head=config.model.head != "keep"),
     ]
     findings += map(note, noted)
-    return RunInputs(config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, parts)
+    return RunInputs(
+        config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, refits_head, parts
+    )
 
 
 def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:
@@ -187,17 +194,17 @@ def _reads(language: str | None, languages: Languages) -> bool:
 
 
 def _choose_label_texts(
-    config: RunConfig, task: Task, splits: Splits, languages: Languages, labelled: int
+    config: RunConfig, task: Task, splits: Splits, languages: Languages, few: str | None
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """The label names that a small table trains on as texts, and the decision."""
-    is_wanted = config.training.label_texts == "auto" and config.trains_on_few(labelled)
+    """The label names that a table of few rows (`few` says how few) trains on as texts, and the decision."""
+    is_wanted = few is not None and config.training.label_texts == "auto"
     if not is_wanted or splits.columns.texts.pair or not task.answers.has_confidence:
         return (), []
     texts = label_texts(task.labels, is_english=_reads(config.data.language, languages))
     if not texts:
         return (), []
-    few = f"fewer than {FEW_ROWS} labelled rows; the names are words"
-    return texts, [decided("label texts", f"{len(texts)}, such as {texts[0]!r}", few, "--label-texts none")]
+    why = f"{few}; the names are words"
+    return texts, [decided("label texts", f"{len(texts)}, such as {texts[0]!r}", why, "--label-texts none")]
 
 
 def _check_standard_input(config: RunConfig, launch: Launch) -> None:

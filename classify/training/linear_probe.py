@@ -62,6 +62,35 @@ def init_head_from_probe(
     return len(selected), time.perf_counter() - begin
 
 
+def refit_head(
+    strategy: Strategy, data: TokenizedSplit, held_out: TokenizedSplit, task: Task, *, learns_held_out: bool
+) -> npt.NDArray[np.float32]:
+    """Fit the output layer again, to features of the encoder that the epochs have trained.
+
+    Few rows a class train the layer little, where a regression finds its optimum (benchmarks/recipe.md). Returns the
+    logits (rows, outputs) of the `held_out` rows by a layer that has not learned from them. With `learns_held_out` the
+    layer that is set has, under the same penalty, so a temperature of these logits fits it. A collective.
+    """
+    classifier, world, fitted = strategy.classifier, strategy.world, None
+    features, held_features = (
+        compute_logits(classifier, split.tokens, split.rows, world, features=True) for split in (data, held_out)
+    )
+    if world.is_main:
+        class_weights = task.head.class_weights(strategy.config, data.targets)
+        penalty = task.head.trained_penalty(is_final=False)
+        weight, bias = task.head.fit(features, data.targets, penalty, class_weights)
+        logits = held_features @ weight.T + bias
+        if learns_held_out:
+            features = np.concatenate([features, held_features])
+            targets = np.concatenate([data.targets, held_out.targets])
+            weight, bias = task.head.fit(features, targets, penalty, class_weights)
+        named = {"weight": weight, "bias": bias, "logits": logits}
+        fitted = {name: torch.from_numpy(value) for name, value in named.items()}
+    fitted = world.broadcast_tensors(fitted)
+    strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
+    return fitted["logits"].cpu().numpy()
+
+
 def probe_folds(
     strategy: Strategy, data: TokenizedSplit, task: Task, folds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:

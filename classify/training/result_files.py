@@ -231,6 +231,7 @@ def _write_split(results: Results) -> None:
         np.concatenate([table.text_hashes(column) for table, _ in parts]),
         np.concatenate([numbers for _, numbers in parts]),
         splits.num_folds,
+        ("train", "eval") if results.context.refits_on_validation else ("train",),
     )
 
 

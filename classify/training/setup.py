@@ -121,6 +121,16 @@ class TrainingContext:
         return self.strategy.classifier
 
     @property
+    def refits_head(self) -> bool:
+        """Whether the head is fitted again after the epochs; half weights would round what it computes."""
+        return self.inputs.refits_head and not self.classifier.precision.rounds_weights
+
+    @property
+    def refits_on_validation(self) -> bool:
+        """Whether it then learns from the validation rows, too, once they are scored."""
+        return self.refits_head and self.splits.draws_validation
+
+    @property
     def selection_metric(self) -> str:
         return self.config.training.metric_for_best_model or self.inputs.task.scores.selection[0]
 

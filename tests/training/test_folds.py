@@ -304,6 +304,7 @@ def test_names_of_labels_are_training_texts(
     assert not torch.equal(named, bare)
     assert not np.array_equal(probabilities(predictions(with_names)), probabilities(predictions(without)))
     assert len(predictions(with_names)) == 60
-    epochs = run.train(folded(model_folder, small, tmp_path / "epochs"))
+    more = tiny.write_table(tmp_path / "more.csv", tiny.table_rows(63))
+    epochs = run.train(folded(model_folder, more, tmp_path / "epochs"))
     assert "label texts" not in capsys.readouterr().out
     assert read_json(epochs / "metrics.json")["train"]["steps"] > 0
