@@ -24,6 +24,8 @@ from classify.launch.plan import DevicePlan, ParallelMode
 _GLOO_SECONDS = 0.1
 # Share of the time-out after which a stalled rank writes its stack, so that it is there before the others end the job.
 _STALL_SHARE = 0.8
+# The ranks of a machine write one after the other: those that wait for the one that stalls write, too.
+_SECONDS_APART = 0.1
 # What torch's errors say where another process ended, or made no progress, while this one waited for it.
 _LOST_PEER = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting")
 
@@ -209,7 +211,8 @@ class World:
         if not self.distributed or not self.timeout or not process.is_program() or sys.__stderr__ is None:
             yield
             return
-        faulthandler.dump_traceback_later(_STALL_SHARE * self.timeout, file=sys.__stderr__)
+        seconds = _STALL_SHARE * self.timeout + _SECONDS_APART * max(0, self.plan.launch.local_rank)
+        faulthandler.dump_traceback_later(seconds, file=sys.__stderr__)
         try:
             yield
         finally:
