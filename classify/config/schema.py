@@ -84,6 +84,10 @@ class DataConfig(ReadConfig):
     label_separator: str | None = option(
         None, "between the labels of a cell: #, |, tab, newline, space, brackets (default: auto-detected)"
     )
+    soft_labels: Literal["auto", "none"] = option(
+        "auto", "auto: columns prob_<label>, as predict writes them, are what rows train towards; none: ignore them"
+    )
+    weight_column: str | None = _column("column with each row's weight in training")
     language: str | None = option(
         None,
         "language of the texts (ISO 639: en, de, ...); selects the model (default: auto-detected)",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from classify.config.schema import DataConfig
+from classify.data.soft_labels import SoftLabels, read_soft_labels
 from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
 from classify.tables.labels import join_labels
@@ -29,6 +30,7 @@ class InputTables:
     test: Table | None
     columns: Columns
     config: DataConfig
+    soft: SoftLabels | None = None
 
     @property
     def learned(self) -> list[Table]:
@@ -52,10 +54,14 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         config,
         group_column=require_named_column(table, config.group_column, "--group-column"),
         split_by_time=require_named_column(table, config.split_by_time, "--split-by-time"),
+        weight_column=require_named_column(table, config.weight_column, "--weight-column"),
+    )
+    table, soft, not_searched = read_soft_labels(
+        table, config.label_column, config.weight_column, is_read=config.soft_labels == "auto"
     )
     split = _find_split_column(config, table)
     # A column with another meaning is neither text nor label, unless a flag names it.
-    others = {config.group_column, config.split_by_time, None if split is None else split.name}
+    others = {config.group_column, config.split_by_time, None if split is None else split.name, *not_searched}
     others -= {config.text_column, config.text_pair_column, config.label_column}
     searched = [name for name in table.columns if name not in others]
     columns = find_columns(
@@ -66,7 +72,9 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         config.text_column_delimiter,
         config.unlabelled_value,
     )
-    columns = replace(columns, split=split)
+    columns = replace(
+        columns, split=split, findings=columns.findings if soft is None else (*columns.findings, soft.finding)
+    )
     _check_splits(config, table, split, tables)
     more: dict[str, Table | None] = {}
     for flag in FLAGS[1:]:
@@ -75,7 +83,8 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         keeps = flag != "--test-data" or config.test_data is not None or config.predict_unlabelled
         if other is not None and (keeps or any(map(other.has_column, columns.labels))):
             more[flag] = _fit(other, columns, flag, config)
-    return InputTables(_derive(table, columns), more.get("--eval-data"), more.get("--test-data"), columns, config)
+    train = _derive(table, columns)
+    return InputTables(train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft)
 
 
 def _read(config: DataConfig, in_memory: Mapping[str, Table]) -> dict[str, Table]:

@@ -65,6 +65,9 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     assigned = _assign(tables, np.flatnonzero(labelled), classes, seed, folds)
     is_divided = bool((assigned.parts > _TRAIN).any())
     train, validation, test = (Split(table, rows, targets[rows]) for rows in map(assigned.rows, range(len(SPLITS))))
+    if tables.soft is not None:
+        train = replace(train, soft_targets=encoder.soften(targets, tables.soft)[train.rows])
+        train = train.take(np.flatnonzero(tables.soft.weights[train.rows] > 0))
     if tables.eval is not None:
         validation = _read_split(tables, tables.eval, encoder)
     if tables.test is not None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.soft_labels import SoftLabels
+from classify.errors import InputError
 from classify.findings import Finding
 from classify.tables.labels import ClassNames
 from classify.tables.roles import Columns
@@ -23,11 +25,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Split:
-    """Some rows of a table: `rows` (n,) ascending, i.e. in file order, and their `targets` (n, ...)."""
+    """Some rows of a table: `rows` (n,) ascending, i.e. in file order, and their `targets` (n, ...).
+
+    Scores count `targets`; where there are `soft_targets` (n, ...), these are what training rows train towards.
+    """
 
     table: Table
     rows: Rows
     targets: Array
+    soft_targets: Array | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,7 +45,8 @@ class Split:
         return self.table.text_hashes(column)[self.rows]
 
     def take(self, places: Rows) -> Split:
-        return Split(self.table, self.rows[places], self.targets[places])
+        soft = None if self.soft_targets is None else self.soft_targets[places]
+        return Split(self.table, self.rows[places], self.targets[places], soft)
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ class Splits:
                 for column in self.columns.texts.inputs:
                     digest.update(split.table.digest(column).encode())
                 digest.update(split.rows.tobytes() + split.targets.tobytes())
+                digest.update(b"" if split.soft_targets is None else split.soft_targets.tobytes())
         if self.folds is not None:
             digest.update(self.folds.tobytes())
         return digest.hexdigest()
@@ -137,6 +145,19 @@ class Targets(ABC):
 
         Raises InputError naming labels that `known_from` does not have.
         """
+
+    def soften(self, targets: Array, soft: SoftLabels) -> Array:
+        """What rows with these targets train towards, where probabilities or weights are given.
+
+        Raises InputError for a task without such, and for columns that name no label.
+        """
+        raise InputError(
+            "columns prob_* and --weight-column work with one label per row; give --soft-labels none, or drop the flag."
+        )
+
+    def in_form_of(self, targets: Array, others: Array) -> Array:
+        """These targets in the form of others, which may be soft."""
+        return targets.astype(others.dtype)
 
     @abstractmethod
     def decode(self, targets: Array) -> list[Any]:

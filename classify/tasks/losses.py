@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch.nn import functional
@@ -39,7 +40,7 @@ class CrossEntropy(Loss):
     Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
     """
 
-    padding = -100  # torch's cross-entropy ignores it
+    padding: ClassVar[float] = -100  # torch's cross-entropy ignores it
 
     label_smoothing: float = 0.0
     class_weights: Weights = None
@@ -57,6 +58,28 @@ class CrossEntropy(Loss):
 
     def weight_sum(self, targets: Array) -> float:
         return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
+
+
+@dataclass(frozen=True)
+class SoftCrossEntropy(CrossEntropy):
+    """The same towards several classes: a row's targets are its weight times the probability of each class."""
+
+    padding: ClassVar[float] = 0.0
+
+    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of the losses; logits and targets (n, classes)."""
+        logs, weights = logits.float().log_softmax(dim=1), _send(self.class_weights, logits.device)
+        if self.label_smoothing:
+            spread = targets.sum(dim=1, keepdim=True) / targets.shape[1]
+            targets = (1 - self.label_smoothing) * targets + self.label_smoothing * spread
+        if weights is not None:
+            targets = targets * weights
+        if self.gamma:
+            targets = targets * (1 - logs.exp()) ** self.gamma
+        return -(targets * logs).sum()
+
+    def weight_sum(self, targets: Array) -> float:
+        return float((targets if self.class_weights is None else targets * self.class_weights).sum())
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from classify import evaluation, tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
+from classify.data.soft_labels import SoftLabels
 from classify.data.splits import Targets, mark_rows
 from classify.evaluation.metrics import (
     INDEPENDENT,
@@ -40,8 +41,17 @@ _FEW_CLASSES = 8
 _FEW_FINAL_CLASSES = 3
 # Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
 _MANY_CLASSES = 20
+# Probability of having the same class from which two rows of soft targets are a pair of one class.
+_ALIKE = 0.5
+# Share of the largest target below which a class is left out of the fit of a head.
+_SMALLEST_SHARE = 0.01
 # Of the most probable classes, as ImageNet is scored.
 _TOP = 5
+
+
+def most_probable(targets: Array) -> npt.NDArray[np.int64]:
+    """The classes (rows,) of targets, which may be soft ones (rows, classes)."""
+    return targets if targets.ndim == 1 else targets.argmax(axis=1)
 
 
 class ClassTargets(Targets):
@@ -62,11 +72,20 @@ class ClassTargets(Targets):
     def decode(self, targets: Array) -> list[str]:
         return [self.labels[number] for number in targets.tolist()]
 
+    def soften(self, targets: Array, soft: SoftLabels) -> npt.NDArray[np.float32]:
+        """Each row's weight times the probabilities of its classes (rows, classes)."""
+        return soft.targets(self.labels, self.classes, targets).astype(np.float32)
+
+    def in_form_of(self, targets: Array, others: Array) -> Array:
+        if others.ndim == 1:
+            return targets.astype(others.dtype)
+        return np.eye(len(self.labels), dtype=others.dtype)[targets]
+
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
-        return targets
+        return most_probable(targets)
 
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
-        return np.bincount(targets, minlength=len(self.labels))
+        return np.bincount(most_probable(targets), minlength=len(self.labels))
 
     def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
         return np.asarray(targets == number)
@@ -80,7 +99,12 @@ class ClassTargets(Targets):
         return self.classes.as_settings()
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        return (targets[:, None] == targets[None, :]).astype(np.float32)
+        """1 for rows of one class; of soft targets the probability that two rows have the same, 0 below one half."""
+        if targets.ndim == 1:
+            return (targets[:, None] == targets[None, :]).astype(np.float32)
+        shares = targets / targets.sum(axis=1, keepdims=True)
+        same = shares @ shares.T
+        return np.where(same < _ALIKE, 0.0, same).astype(np.float32)
 
 
 class ClassHead(Head):
@@ -95,14 +119,15 @@ class ClassHead(Head):
 
         As scikit-learn's "balanced" (King and Zeng, 2001).
         """
-        counts = np.bincount(targets, minlength=len(self.labels))
+        counts = np.bincount(most_probable(targets), minlength=len(self.labels))
         present = max(1, int((counts > 0).sum()))
         weights = np.where(counts > 0, len(targets) / (present * np.maximum(counts, 1)), 1.0)
         return weights.astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         gamma = tasks.losses.FOCAL_GAMMA if config.loss == "focal" else 0.0
-        return tasks.losses.CrossEntropy(config.label_smoothing_factor, self.class_weights(config, targets), gamma)
+        kind = tasks.losses.CrossEntropy if targets.ndim == 1 else tasks.losses.SoftCrossEntropy
+        return kind(config.label_smoothing_factor, self.class_weights(config, targets), gamma)
 
     def trained_penalty(self, *, is_final: bool) -> float:
         heads = tasks.heads
@@ -111,7 +136,12 @@ class ClassHead(Head):
         return min(heads.C_VALUES[-1], heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
     def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
-        return tasks.heads.choose_c(standard, targets, _weigh_rows(class_weights, targets))
+        numbers = most_probable(targets)
+        weights = _weigh_rows(class_weights, numbers)
+        if targets.ndim > 1:
+            sums = targets.sum(axis=1)
+            weights = sums if weights is None else weights * sums
+        return tasks.heads.choose_c(standard, numbers, weights)
 
     def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
         """Fit a multinomial logistic regression; the penalty is its C.
@@ -120,10 +150,17 @@ class ClassHead(Head):
         row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
         """
         weight, bias = np.zeros((len(self.labels), standard.shape[1])), np.zeros(len(self.labels))
-        present = np.unique(targets)
+        rows, numbers, shares = np.arange(len(targets)), targets, np.ones(len(targets))
+        if targets.ndim > 1:  # a row for each class that it may have
+            rows, numbers = np.nonzero(targets > _SMALLEST_SHARE * targets.max())
+            shares = targets[rows, numbers] * (len(targets) / targets.sum())  # 1 on average over the rows of the table
+        present = np.unique(numbers)
         if len(present) > 1:
             c = self.choose_standard(standard, targets, class_weights) if penalty is None else penalty
-            solver = tasks.heads.fit_logistic(standard, targets, c, _weigh_rows(class_weights, targets))
+            weights = _weigh_rows(class_weights, numbers)
+            if targets.ndim > 1:
+                weights = np.asarray(shares if weights is None else weights * shares, dtype=np.float32)
+            solver = tasks.heads.fit_logistic(standard[rows], numbers, c, weights)
             if len(present) == 2:
                 half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
                 weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
@@ -268,6 +305,8 @@ def from_tables(tables: InputTables) -> Task:
     if odd is not None:
         raise QuestionError(tables.train.path, [odd])
     labels = find_labels(tables.train, tables.columns.label, tables.eval, classes)
+    if tables.soft is not None and tables.soft.are_all:
+        labels = sorted({*labels, *tables.soft.labels})  # some may be the most probable ones of no row
     why, flag = "one label per row", "--label-column"
     numbers = list(map(parse_number, labels))
     if len(labels) > 2 and None not in numbers and numbers != list(range(len(labels))):  # not the usual indices

@@ -82,7 +82,7 @@ def refit_head(
         logits = held_features @ weight.T + bias
         if learns_held_out:
             features = np.concatenate([features, held_features])
-            targets = np.concatenate([data.targets, held_out.targets])
+            targets = np.concatenate([data.targets, task.targets.in_form_of(held_out.targets, data.targets)])
             weight, bias = task.head.fit(features, targets, penalty, class_weights)
         named = {"weight": weight, "bias": bias, "logits": logits}
         fitted = {name: torch.from_numpy(value) for name, value in named.items()}

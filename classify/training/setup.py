@@ -80,7 +80,7 @@ class TokenizedData:
 
     def of(self, split: Split) -> TokenizedSplit:
         tokens = self.by_content[_digest(split.table, self.text_columns)]
-        return TokenizedSplit(tokens, split.rows, split.targets)
+        return TokenizedSplit(tokens, split.rows, split.targets if split.soft_targets is None else split.soft_targets)
 
     def step_tokens(self, inputs: RunInputs) -> float:
         """The mean number of tokens of a step, on one device."""
@@ -149,10 +149,11 @@ class TrainingContext:
         texts = self.data.label_texts
         if texts is None:
             return data
-        counts = self.inputs.task.targets.label_counts(self.splits.train.targets)
+        task_targets = self.inputs.task.targets
+        counts = task_targets.label_counts(self.splits.train.targets)
         labels = np.flatnonzero((counts > _RARE) | (10 * counts > counts.max()))
         rows = np.concatenate([data.rows, len(data.tokens) + labels])
-        targets = np.concatenate([data.targets, labels.astype(data.targets.dtype)])
+        targets = np.concatenate([data.targets, task_targets.in_form_of(labels, data.targets)])
         return TokenizedSplit(data.tokens.join(texts), rows, targets)
 
     @property

@@ -40,6 +40,8 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     marks = np.array([[label in make_labels(n) for label in CLASSES] for n in range(ROWS)], dtype=np.uint8)
     scores = np.array([float(score_of(n)) for n in range(ROWS)], dtype=np.float32)
     classes = np.arange(ROWS) % 3
+    # Of rows that weigh 0.5 to 1.5.
+    soft = np.linspace(0.5, 1.5, ROWS, dtype=np.float32)[:, None] * (0.7 * np.eye(3, dtype=np.float32)[classes] + 0.1)
     return {
         "pairs": (single_label.make(CLASSES), classes, {}),
         "labels": (multi_label.make(CLASSES), marks, {}),
@@ -51,6 +53,7 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
             np.minimum(np.arange(ROWS) % 5, 2),
             {"class_weights": "balanced"},
         ),
+        "soft classes": (single_label.make(CLASSES), soft, {"class_weights": "balanced"}),
         "chunks": (single_label.make(CLASSES), classes, {}),
         "scores": (regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
