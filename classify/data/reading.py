@@ -57,7 +57,11 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         weight_column=require_named_column(table, config.weight_column, "--weight-column"),
     )
     table, soft, not_searched = read_soft_labels(
-        table, config.label_column, config.weight_column, is_read=config.soft_labels == "auto"
+        table,
+        config.label_column,
+        config.weight_column,
+        is_read=config.soft_labels == "auto",
+        is_multi=config.task == "multi",
     )
     split = _find_split_column(config, table)
     # A column with another meaning is neither text nor label, unless a flag names it.

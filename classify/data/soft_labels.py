@@ -25,6 +25,9 @@ PREFIX = "prob_"
 PREDICTED = ("predicted_label", "confidence")
 # Name of the column of labels where the table has none.
 DERIVED = "label"
+# Between the labels of a cell, and the probability from which a row has one.
+JOIN = "|"
+_LIKELY = 0.5
 # Distance of a sum of probabilities from 1 that rounding explains.
 _ROUNDING = 0.01
 
@@ -33,79 +36,100 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class SoftLabels:
-    """`probabilities` (rows, labels) of the rows of `--data`, NaN in rows without any, and `weights` (rows,).
+    """`probabilities` (rows, labels) of the rows of `--data`, NaN in rows without any, and `weights` (rows,), if any.
 
     `are_all`: the table has no other labels.
     """
 
+    table: Table
     labels: tuple[str, ...]
     probabilities: Numbers
-    weights: Numbers
+    weights: Numbers | None = None
     are_all: bool = False
 
     @property
     def finding(self) -> Finding:
-        rows = int((~np.isnan(self.probabilities).any(axis=1)).sum()) if self.labels else 0
-        weighted = "" if (self.weights == 1).all() else "weighted rows"
-        soft = f"{rows:,} rows train towards probabilities of {len(self.labels)} classes" if self.labels else ""
-        why = f"columns {PREFIX}*; scores count the label, or the most probable class" if soft else "--weight-column"
-        flag = "--soft-labels none" if soft else "--weight-column"
-        return decided("soft labels", ", ".join(filter(None, (soft, weighted))), why, flag, True)
+        if not self.labels:
+            return decided("weights", "of rows in training", "--weight-column", "--weight-column", True)
+        rows = int(self.has_any.sum())
+        soft = f"{rows:,} rows train towards probabilities of {len(self.labels)} labels"
+        why = f"columns {PREFIX}*; scores count the label itself, or the most probable one"
+        return decided("soft labels", soft, why, "--soft-labels none", True)
 
-    def targets(self, labels: Sequence[str], classes: ClassNames, numbers: npt.NDArray[np.int64]) -> Numbers:
-        """Targets (rows, classes) that sum to each row's weight, 1 on average; `numbers` (rows,) are the classes.
+    @property
+    def has_any(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(~np.isnan(self.probabilities[:, 0]))
 
-        Raises InputError for a column that names no class.
+    def check_sums(self) -> None:
+        """Raise InputError where the probabilities of a row do not sum to 1."""
+        sums = self.probabilities.sum(axis=1)
+        off = np.flatnonzero(np.abs(sums - 1) > _ROUNDING)
+        if len(off):
+            raise InputError(
+                f"{self.table.describe_rows(off.tolist())}: the columns {PREFIX}* sum to {sums[off[0]]:.3g}; expected "
+                "1. Correct them, give --task multi for any number of labels a row, or --soft-labels none to ignore "
+                "them."
+            )
+
+    def replace(self, targets: Numbers, labels: Sequence[str], classes: ClassNames) -> Numbers:
+        """Targets (rows, labels) of 0 and 1, in rows with probabilities these.
+
+        Raises InputError for a column that names no label.
         """
-        targets = np.zeros((len(numbers), len(labels)))
-        known = np.flatnonzero(numbers >= 0)
-        targets[known, numbers[known]] = 1.0
         names = [classes.of(name) for name in self.labels]
         if missing := [name for name, known_as in zip(self.labels, names, strict=True) if known_as not in labels]:
             raise InputError(
                 f"columns {list_some([PREFIX + name for name in missing], show=repr)}: no row has such a label; rename "
                 "the columns after the labels, or give --soft-labels none."
             )
-        if self.labels:
-            soft = np.flatnonzero(~np.isnan(self.probabilities[:, 0]))
-            targets[soft] = 0.0
-            for place, name in enumerate(names):
-                targets[soft, labels.index(str(name))] += self.probabilities[soft, place]
-        return targets * (self.weights / self.weights.mean())[:, None]
+        replaced, soft = np.array(targets, dtype=np.float64), np.flatnonzero(self.has_any)
+        replaced[soft] = 0.0
+        for place, name in enumerate(names):
+            replaced[soft, labels.index(str(name))] += self.probabilities[soft, place]
+        return replaced
 
 
 def read_soft_labels(
-    table: Table, label_column: str | None, weight_column: str | None, *, is_read: bool
+    table: Table, label_column: str | None, weight_column: str | None, *, is_read: bool, is_multi: bool
 ) -> tuple[Table, SoftLabels | None, tuple[str, ...]]:
     """The table with a label in each row that has probabilities, these, and the columns that are no texts or labels.
 
-    An empty label becomes the most probable class, in a column of its own where the table has none. With `is_read`
-    columns of probabilities are read. Raises InputError for cells that are no probabilities or weights.
+    An empty label becomes the most probable one, or with `is_multi` all above one half, in a column of its own where
+    the table has none. With `is_read` columns of probabilities are read. Raises InputError for cells that are no
+    probabilities or weights.
     """
     names = tuple(name for name in table.columns if name.startswith(PREFIX)) if is_read else ()
     names = names if len(names) > 1 else ()
-    if not names and weight_column is None:
-        return table, None, ()
-    weights = np.ones(len(table)) if weight_column is None else _read_weights(table, weight_column)
     others = [*names, *([] if weight_column is None else [weight_column])]
+    if not others:
+        return table, None, ()
+    weights = None if weight_column is None else _read_weights(table, weight_column)
     if not names:
-        return table, SoftLabels((), np.full((len(table), 0), np.nan), weights), tuple(others)
-    probabilities = _read_probabilities(table, names)
+        return table, SoftLabels(table, (), np.empty((len(table), 0)), weights), tuple(others)
     others += [name for name in PREDICTED if table.has_column(name) and name != label_column]
     labels = tuple(name.removeprefix(PREFIX) for name in names)
     named = [name for name in table.columns if name not in others and is_named(name, "label")]
     column = label_column or (named[0] if len(named) == 1 else None)
-    has_any: list[bool] = (~np.isnan(probabilities[:, 0])).tolist()
-    best = np.nan_to_num(probabilities, nan=-1.0).argmax(axis=1).tolist()
-    if column is None and not named:
-        cells = [labels[place] if has else "" for place, has in zip(best, has_any, strict=True)]
-        table = table.with_arrow(table.arrow.append_column(DERIVED, to_arrow(cells)))
+    soft = SoftLabels(table, labels, _read_probabilities(table, names), weights, column is None and not named)
+    if soft.are_all and not is_multi:
+        soft.check_sums()
+    likely = _list_likely(soft, is_multi=is_multi)
+    if soft.are_all:
+        table = table.with_arrow(table.arrow.append_column(DERIVED, to_arrow(likely)))
     elif column is not None and table.has_column(column):
-        given = zip(table.column(column), best, has_any, strict=True)
-        cells = [labels[place] if has and not cell.strip() else cell for cell, place, has in given]
+        cells = (cell if cell.strip() else other for cell, other in zip(table.column(column), likely, strict=True))
         index = table.arrow.schema.get_field_index(column)
         table = table.with_arrow(table.arrow.set_column(index, column, to_arrow(cells)))
-    return table, SoftLabels(labels, probabilities, weights, are_all=column is None), tuple(others)
+    return table, soft, tuple(others)
+
+
+def _list_likely(soft: SoftLabels, *, is_multi: bool) -> list[str]:
+    """A label, or a cell of labels, for each row: what its probabilities make likely; empty without any."""
+    cells = []
+    for row, has_any in zip(soft.probabilities, soft.has_any.tolist(), strict=True):
+        places = np.flatnonzero(row >= _LIKELY) if is_multi else [int(row.argmax())]
+        cells.append(JOIN.join(soft.labels[place] for place in places) if has_any else "")
+    return cells
 
 
 def _read_probabilities(table: Table, names: Sequence[str]) -> Numbers:
@@ -121,14 +145,7 @@ def _read_probabilities(table: Table, names: Sequence[str]) -> Numbers:
     if (partly := empty.any(axis=1) & ~empty.all(axis=1)).any():
         where = table.describe_rows(np.flatnonzero(partly).tolist())
         raise InputError(f"{where}: some of the columns {PREFIX}* are empty; fill in all of a row, or none.")
-    sums = found.sum(axis=1)
-    off = np.flatnonzero(np.abs(sums - 1) > _ROUNDING)
-    if len(off):
-        raise InputError(
-            f"{table.describe_rows(off.tolist())}: the columns {PREFIX}* sum to {sums[off[0]]:.3g}; expected 1. "
-            "Correct them, or give --soft-labels none to ignore them."
-        )
-    return np.asarray(found / sums[:, None])
+    return found
 
 
 def _read_weights(table: Table, name: str) -> Numbers:

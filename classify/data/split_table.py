@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.reading import InputTables
+from classify.data.soft_labels import SoftLabels
 from classify.data.split_record import UNUSED, SplitRecord
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import Rows, Split, Splits, Targets, mark_rows
@@ -66,8 +67,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     is_divided = bool((assigned.parts > _TRAIN).any())
     train, validation, test = (Split(table, rows, targets[rows]) for rows in map(assigned.rows, range(len(SPLITS))))
     if tables.soft is not None:
-        train = replace(train, soft_targets=encoder.soften(targets, tables.soft)[train.rows])
-        train = train.take(np.flatnonzero(tables.soft.weights[train.rows] > 0))
+        train = _soften(train, encoder, targets, tables.soft)
     if tables.eval is not None:
         validation = _read_split(tables, tables.eval, encoder)
     if tables.test is not None:
@@ -115,6 +115,16 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     findings = [*columns.findings, *(finding for source in tables.every for finding in source.findings)]
     findings += [*encoder.findings, decided("split", sizes, assigned.how, assigned.flag, True)]
     return replace(splits, findings=(*findings, *_notable(tables, splits, scored, unlabelled)))
+
+
+def _soften(train: Split, encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> Split:
+    """What training rows train towards, and by which weight; those of weight 0 are left out."""
+    if soft.labels:
+        train = replace(train, soft_targets=encoder.soften(targets, soft)[train.rows])
+    if soft.weights is not None:
+        weights = soft.weights[train.rows]
+        train = replace(train, weights=(weights / weights.mean()).astype(np.float32)).take(np.flatnonzero(weights))
+    return train
 
 
 def _read_split(tables: InputTables, table: Table, encoder: Targets) -> Split:

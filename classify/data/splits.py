@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.soft_labels import SoftLabels
-from classify.errors import InputError
 from classify.findings import Finding
 from classify.tables.labels import ClassNames
 from classify.tables.roles import Columns
@@ -27,13 +26,15 @@ Array = npt.NDArray[Any]
 class Split:
     """Some rows of a table: `rows` (n,) ascending, i.e. in file order, and their `targets` (n, ...).
 
-    Scores count `targets`; where there are `soft_targets` (n, ...), these are what training rows train towards.
+    Scores count `targets`. Training rows train towards `soft_targets` (n, ...), if there are any, by their `weights`
+    (n,).
     """
 
     table: Table
     rows: Rows
     targets: Array
     soft_targets: Array | None = None
+    weights: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,8 +46,8 @@ class Split:
         return self.table.text_hashes(column)[self.rows]
 
     def take(self, places: Rows) -> Split:
-        soft = None if self.soft_targets is None else self.soft_targets[places]
-        return Split(self.table, self.rows[places], self.targets[places], soft)
+        soft, weights = (None if part is None else part[places] for part in (self.soft_targets, self.weights))
+        return Split(self.table, self.rows[places], self.targets[places], soft, weights)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ class Splits:
                 for column in self.columns.texts.inputs:
                     digest.update(split.table.digest(column).encode())
                 digest.update(split.rows.tobytes() + split.targets.tobytes())
-                digest.update(b"" if split.soft_targets is None else split.soft_targets.tobytes())
+                for part in (split.soft_targets, split.weights):
+                    digest.update(b"" if part is None else part.tobytes())
         if self.folds is not None:
             digest.update(self.folds.tobytes())
         return digest.hexdigest()
@@ -146,14 +148,12 @@ class Targets(ABC):
         Raises InputError naming labels that `known_from` does not have.
         """
 
+    @abstractmethod
     def soften(self, targets: Array, soft: SoftLabels) -> Array:
-        """What rows with these targets train towards, where probabilities or weights are given.
+        """What rows with these targets train towards, where some have probabilities.
 
-        Raises InputError for a task without such, and for columns that name no label.
+        Raises InputError for a task without such, for columns that name no label, and where they do not sum to 1.
         """
-        raise InputError(
-            "columns prob_* and --weight-column work with one label per row; give --soft-labels none, or drop the flag."
-        )
 
     def in_form_of(self, targets: Array, others: Array) -> Array:
         """These targets in the form of others, which may be soft."""

@@ -240,15 +240,24 @@ def _write_tokens(ids: Ids, place: Ids, tokens: Sequence[int]) -> Ids:
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """Rows of a table as token ids: `rows` (n,) of `tokens`, and their `targets` (n, ...)."""
+    """Rows of a table as token ids: `rows` (n,) of `tokens`, their `targets` (n, ...) and `weights` (n,), if any."""
 
     tokens: Tokens
     rows: Ids
     targets: npt.NDArray[Any]
+    weights: npt.NDArray[np.float32] | None = None
 
     def take(self, chosen: npt.NDArray[Any]) -> TokenizedSplit:
         """Some of the rows: where a mask (n,) is true, or at these indices into them, in order."""
-        return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen])
+        weights = None if self.weights is None else self.weights[chosen]
+        return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen], weights)
+
+    def join(self, tokens: Tokens, rows: Ids, targets: npt.NDArray[Any]) -> TokenizedSplit:
+        """These rows and more, each of the weight 1, as rows of `tokens`."""
+        weights = None if self.weights is None else np.append(self.weights, np.ones(len(rows), dtype=np.float32))
+        return TokenizedSplit(
+            tokens, np.concatenate([self.rows, rows]), np.concatenate([self.targets, targets]), weights
+        )
 
 
 def load_tokenizer(folder: str) -> Any:

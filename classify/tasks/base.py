@@ -54,16 +54,18 @@ class Loss(ABC):
     padding: ClassVar[float]  # the target of padding rows, which the loss ignores
 
     @abstractmethod
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of the losses of n rows; logits (n, outputs)."""
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The weighted sum of the losses of n rows; logits (n, outputs), weights (n,)."""
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
         """What the logits of n rows, none of them padding, should come to."""
         return targets
 
-    def weight_sum(self, targets: Array) -> float:
+    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
         """The sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
-        return float(len(targets))
+        return float(len(targets) if row_weights is None else row_weights.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,28 +116,37 @@ class Head(ABC):
         Cross-validation on such features would choose too little. `is_final`: no epochs follow.
         """
 
-    def choose_penalty(self, features: Array, targets: Array, class_weights: Weights = None) -> float:
+    def choose_penalty(
+        self, features: Array, targets: Array, class_weights: Weights = None, row_weights: Weights = None
+    ) -> float:
         """The regularization that cross-validation chooses for an output layer on features (rows, width)."""
-        return self.choose_standard(tasks.heads.standardize(features)[0], targets, class_weights)
+        return self.choose_standard(tasks.heads.standardize(features)[0], targets, class_weights, row_weights)
 
     @abstractmethod
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
         """`choose_penalty` on features of mean 0 and deviation 1."""
 
     def fit(
-        self, features: Array, targets: Array, penalty: float | None = None, class_weights: Weights = None
+        self,
+        features: Array,
+        targets: Array,
+        penalty: float | None = None,
+        class_weights: Weights = None,
+        row_weights: Weights = None,
     ) -> Layer:
         """Fit an output layer on features (rows, width); the default penalty is that of `choose_penalty`.
 
         It is called before the epochs, and for each fold of a run without epochs.
         """
         standard, mean, scale = tasks.heads.standardize(features)
-        weight, bias = self.fit_standard(standard, targets, penalty, class_weights)
+        weight, bias = self.fit_standard(standard, targets, penalty, class_weights, row_weights)
         weight = weight / scale
         return weight.astype(np.float32), (bias - weight @ mean).astype(np.float32)
 
     @abstractmethod
-    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
+    def fit_standard(
+        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
+    ) -> Layer:
         """`fit` on features of mean 0 and deviation 1."""
 
     def standardize(self, weight: torch.Tensor, bias: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -41,8 +42,16 @@ def fit_logistic(standard: Array, targets: Array, c: float, row_weights: Array |
 
 
 @one_blas_thread
-def fit_ridge(standard: Array, targets: Array, alpha: float | None) -> Any:
-    return RidgeCV(alphas=_ALPHAS if alpha is None else [alpha]).fit(standard.astype(np.float64), targets)
+def fit_ridge(standard: Array, targets: Array, alpha: float | None, row_weights: Array | None) -> Any:
+    model = RidgeCV(alphas=_ALPHAS if alpha is None else [alpha])
+    return model.fit(standard.astype(np.float64), targets, sample_weight=row_weights)
+
+
+def average_one(*weights: Array | None) -> Array | None:
+    """The product of those weights (rows,) that are given, 1 on average, so that C regularizes as without them."""
+    given = [factor for factor in weights if factor is not None]
+    product = functools.reduce(np.multiply, given) if given else None
+    return None if product is None else product / product.mean()
 
 
 @one_blas_thread

@@ -46,27 +46,36 @@ class CrossEntropy(Loss):
     class_weights: Weights = None
     gamma: float = 0.0
 
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The weighted sum of the losses; logits (n, classes), class indices (n,)."""
         logits, smoothing = logits.float(), self.label_smoothing
         weights = _send(self.class_weights, logits.device)
-        if not self.gamma:
+        if not self.gamma and row_weights is None:
             return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         losses = functional.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
-        right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
-        return (losses * (1 - right) ** self.gamma).sum()
+        if self.gamma:
+            right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
+            losses = losses * (1 - right) ** self.gamma
+        return losses.sum() if row_weights is None else losses @ row_weights
 
-    def weight_sum(self, targets: Array) -> float:
-        return float(len(targets)) if self.class_weights is None else float(self.class_weights[targets].sum())
+    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
+        if self.class_weights is None:
+            return super().weight_sum(targets, row_weights)
+        weights = self.class_weights[targets]
+        return float(weights.sum() if row_weights is None else weights @ row_weights)
 
 
 @dataclass(frozen=True)
 class SoftCrossEntropy(CrossEntropy):
-    """The same towards several classes: a row's targets are its weight times the probability of each class."""
+    """Cross-entropy towards the probabilities of the classes; each class counts with its weight."""
 
     padding: ClassVar[float] = 0.0
 
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The weighted sum of the losses; logits and targets (n, classes)."""
         logs, weights = logits.float().log_softmax(dim=1), _send(self.class_weights, logits.device)
         if self.label_smoothing:
@@ -76,27 +85,31 @@ class SoftCrossEntropy(CrossEntropy):
             targets = targets * weights
         if self.gamma:
             targets = targets * (1 - logs.exp()) ** self.gamma
-        return -(targets * logs).sum()
+        losses = -(targets * logs).sum(dim=1)
+        return losses.sum() if row_weights is None else losses @ row_weights
 
-    def weight_sum(self, targets: Array) -> float:
-        return float((targets if self.class_weights is None else targets * self.class_weights).sum())
+    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
+        weights = targets.sum(axis=1) if self.class_weights is None else targets @ self.class_weights
+        return float(weights.sum() if row_weights is None else weights @ row_weights)
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Loss):
     """Binary cross-entropy, averaged over the labels of a row, with label smoothing and weights of positive labels.
 
-    With a `gamma` above 0 it is the focal loss of each label. Every row weighs 1, so a step's loss is the mean over its
-    rows however they are sharded.
+    With a `gamma` above 0 it is the focal loss of each label. By default every row weighs 1, so a step's loss is the
+    mean over its rows however they are sharded. Targets may be probabilities.
     """
 
-    padding = 255
+    padding: ClassVar[float] = 255
 
     label_smoothing: float = 0.0
     positive_weights: Weights = None
     gamma: float = 0.0
 
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The sum over rows; logits and targets (n, labels)."""
         counted, present = targets[:, :1] != self.padding, self.aims(targets)
         losses = functional.binary_cross_entropy_with_logits(
@@ -107,6 +120,8 @@ class BinaryCrossEntropy(Loss):
         )
         if self.gamma:
             losses = losses * (logits.float().sigmoid() - present).abs() ** self.gamma
+        if row_weights is not None:
+            losses = losses * row_weights[:, None]
         return (losses * counted).sum() / logits.shape[1]
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
@@ -122,9 +137,13 @@ class SquaredError(Loss):
     center: float
     scale: float
 
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
         errors = (logits[:, 0].float() - self.aims(targets)) ** 2
+        if row_weights is not None:
+            errors = errors * row_weights
         return errors.where(~targets.isnan(), 0.0).sum()
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:

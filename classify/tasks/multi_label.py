@@ -15,6 +15,7 @@ import numpy.typing as npt
 from classify import evaluation, tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
+from classify.data.soft_labels import SoftLabels
 from classify.data.splits import Targets, mark_rows
 from classify.evaluation.metrics import (
     INDEPENDENT,
@@ -92,11 +93,16 @@ class LabelSetTargets(Targets):
             targets[place, [index[name] for name in names]] = 1
         return targets[numbers]
 
+    def soften(self, targets: Array, soft: SoftLabels) -> npt.NDArray[np.float32]:
+        """The probability of each label (rows, labels), 0 or 1 in rows without."""
+        return soft.replace(targets, self.labels, self.classes).astype(np.float32)
+
     def decode(self, targets: Array) -> list[list[str]]:
         return [[self.labels[number] for number in np.flatnonzero(row)] for row in targets]
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """Each row's rarest label, and one more number for rows without any."""
+        targets = likely_labels(targets)
         counts = targets.sum(axis=0, dtype=np.int64)
         rarity = np.where(targets > 0, counts, np.iinfo(np.int64).max)
         return np.where(targets.any(axis=1), rarity.argmin(axis=1), len(self.labels))
@@ -119,6 +125,7 @@ class LabelSetTargets(Targets):
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """The share of common labels (Jaccard); 1 for two rows without any."""
+        targets = likely_labels(targets)
         both = targets.astype(np.float32) @ targets.T.astype(np.float32)
         sizes = targets.sum(axis=1, dtype=np.float32)
         either = sizes[:, None] + sizes[None, :] - both
@@ -133,7 +140,7 @@ class LabelSetHead(Head):
 
     def balance(self, targets: Array) -> Weights:
         """The weights of the rows that have each label, next to 1 for the others."""
-        counts = targets.sum(axis=0, dtype=np.int64)
+        counts = likely_labels(targets).sum(axis=0, dtype=np.int64)
         return np.clip((len(targets) - counts) / np.maximum(counts, 1), 1.0, _MOST_WEIGHT).astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
@@ -143,30 +150,45 @@ class LabelSetHead(Head):
     def trained_penalty(self, *, is_final: bool) -> float:
         return tasks.heads.TRAINED_ENCODER_C
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
         """The mean C, of its logarithm, of the most balanced labels."""
+        targets = likely_labels(targets)
         counts = targets.sum(axis=0, dtype=np.int64)
         balance = np.minimum(counts, len(targets) - counts)
         options = []
         for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist():
             if balance[number]:
-                rows = _weigh_rows(targets, number, class_weights)
+                rows = _weigh_rows(targets, number, class_weights, row_weights)
                 options.append(tasks.heads.choose_c(standard, targets[:, number].astype(np.int64), rows))
         return float(np.exp(np.mean(np.log(options)))) if options else 1.0
 
-    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
-        """Fit one logistic regression per label, all with one C; a label of no row, or of all, gets zero weights."""
-        counts, outputs = targets.sum(axis=0, dtype=np.int64), len(self.labels)
+    def fit_standard(
+        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
+    ) -> Layer:
+        """Fit one logistic regression per label, all with one C; a label of no row, or of all, gets zero weights.
+
+        A row with a probability is one with the label and one without, weighted by it.
+        """
+        c = self.choose_standard(standard, targets, class_weights, row_weights) if penalty is None else penalty
+        shares, places = None, np.arange(len(targets))
+        if targets.dtype != np.uint8:
+            shares, places = np.concatenate([targets, 1 - targets]), np.tile(places, 2)
+            targets = np.concatenate([np.ones_like(targets, np.uint8), np.zeros_like(targets, np.uint8)])
+            standard, row_weights = standard[places], None if row_weights is None else row_weights[places]
+        counts = (targets if shares is None else targets * shares).sum(axis=0, dtype=np.float64)
+        total, outputs = len(np.unique(places)), len(self.labels)
         weight, bias = np.zeros((outputs, standard.shape[1])), np.zeros(outputs)
-        c = self.choose_standard(standard, targets, class_weights) if penalty is None else penalty
         for number in range(outputs):
-            if 0 < counts[number] < len(targets):
-                rows = _weigh_rows(targets, number, class_weights)
+            if 0 < counts[number] < total:
+                share = None if shares is None else shares[:, number]
+                rows = _weigh_rows(targets, number, class_weights, row_weights, share)
+                if rows is not None and shares is not None:
+                    rows = np.asarray(rows / 2, dtype=np.float32)  # of two that stand for one
                 solver = tasks.heads.fit_logistic(standard, targets[:, number], c, rows)
                 weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
             else:  # half a row of the other kind
-                share = (counts[number] + 0.5) / (len(targets) + 1)
-                bias[number] = math.log(share / (1 - share))
+                chance = (counts[number] + 0.5) / (total + 1)
+                bias[number] = math.log(chance / (1 - chance))
         return weight, bias
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
@@ -332,9 +354,14 @@ def _count_labels(table: Table, column: str, separator: str | None) -> Counter[s
     return counts
 
 
-def _weigh_rows(targets: Array, number: int, class_weights: Weights) -> Weights:
+def likely_labels(targets: Array) -> npt.NDArray[np.uint8]:
+    """The labels (rows, labels), 0 or 1, of targets that may be probabilities."""
+    return targets if targets.dtype == np.uint8 else (targets >= _THRESHOLD).astype(np.uint8)
+
+
+def _weigh_rows(targets: Array, number: int, class_weights: Weights, *more: Weights) -> Weights:
     """The weights (rows,) of the rows with a label and of the others, 1 on average."""
-    if class_weights is None:
-        return None
-    weights: npt.NDArray[np.float32] = np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32)
-    return weights / weights.mean()
+    by_class = None
+    if class_weights is not None:
+        by_class = np.where(targets[:, number] > 0, class_weights[number], 1).astype(np.float32)
+    return tasks.heads.average_one(by_class, *more)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from classify import tasks
 from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
+from classify.data.soft_labels import SoftLabels
 from classify.data.splits import Targets, mark_rows
 from classify.errors import EXCERPT, InputError
 from classify.evaluation.metrics import (
@@ -78,6 +79,9 @@ class NumberTargets(Targets):
             )
         return targets[numbers]
 
+    def soften(self, targets: Array, soft: SoftLabels) -> Array:
+        raise InputError("columns prob_*: a score has no probabilities; give --soft-labels none.")
+
     def decode(self, targets: Array) -> list[float]:
         return [float(score) for score in targets]
 
@@ -132,12 +136,14 @@ class NumberHead(Head):
     def trained_penalty(self, *, is_final: bool) -> float:
         return _TRAINED_ENCODER_ALPHA
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
-        return float(tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, None).alpha_)
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
+        return float(tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, None, row_weights).alpha_)
 
-    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
+    def fit_standard(
+        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
+    ) -> Layer:
         """Fit a ridge regression, whose alpha is the penalty; there are no classes to weight."""
-        solver = tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, penalty)
+        solver = tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, penalty, row_weights)
         return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:

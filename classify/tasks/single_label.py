@@ -43,7 +43,7 @@ _FEW_FINAL_CLASSES = 3
 _MANY_CLASSES = 20
 # Probability of having the same class from which two rows of soft targets are a pair of one class.
 _ALIKE = 0.5
-# Share of the largest target below which a class is left out of the fit of a head.
+# Probability up to which a class is left out of the fit of a head.
 _SMALLEST_SHARE = 0.01
 # Of the most probable classes, as ImageNet is scored.
 _TOP = 5
@@ -73,8 +73,10 @@ class ClassTargets(Targets):
         return [self.labels[number] for number in targets.tolist()]
 
     def soften(self, targets: Array, soft: SoftLabels) -> npt.NDArray[np.float32]:
-        """Each row's weight times the probabilities of its classes (rows, classes)."""
-        return soft.targets(self.labels, self.classes, targets).astype(np.float32)
+        """The probability of each class (rows, classes); 1 for the class of a row without probabilities."""
+        soft.check_sums()
+        certain = np.arange(len(self.labels)) == targets[:, None]
+        return soft.replace(certain, self.labels, self.classes).astype(np.float32)
 
     def in_form_of(self, targets: Array, others: Array) -> Array:
         if others.ndim == 1:
@@ -102,8 +104,7 @@ class ClassTargets(Targets):
         """1 for rows of one class; of soft targets the probability that two rows have the same, 0 below one half."""
         if targets.ndim == 1:
             return (targets[:, None] == targets[None, :]).astype(np.float32)
-        shares = targets / targets.sum(axis=1, keepdims=True)
-        same = shares @ shares.T
+        same = targets @ targets.T
         return np.where(same < _ALIKE, 0.0, same).astype(np.float32)
 
 
@@ -135,32 +136,34 @@ class ClassHead(Head):
             return heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
         return min(heads.C_VALUES[-1], heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights) -> float:
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
         numbers = most_probable(targets)
-        weights = _weigh_rows(class_weights, numbers)
-        if targets.ndim > 1:
-            sums = targets.sum(axis=1)
-            weights = sums if weights is None else weights * sums
+        weights = tasks.heads.average_one(_weights_of(class_weights, numbers), row_weights)
         return tasks.heads.choose_c(standard, numbers, weights)
 
-    def fit_standard(self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights) -> Layer:
+    def fit_standard(
+        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
+    ) -> Layer:
         """Fit a multinomial logistic regression; the penalty is its C.
 
         Two classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a
-        row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1.
+        row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1. A row of soft
+        targets is a row of each class that it may have, weighted by its probability.
         """
+        if penalty is None and len(np.unique(most_probable(targets))) > 1:
+            penalty = self.choose_standard(standard, targets, class_weights, row_weights)
         weight, bias = np.zeros((len(self.labels), standard.shape[1])), np.zeros(len(self.labels))
-        rows, numbers, shares = np.arange(len(targets)), targets, np.ones(len(targets))
-        if targets.ndim > 1:  # a row for each class that it may have
-            rows, numbers = np.nonzero(targets > _SMALLEST_SHARE * targets.max())
-            shares = targets[rows, numbers] * (len(targets) / targets.sum())  # 1 on average over the rows of the table
+        numbers, shares, total = targets, None, len(targets)
+        if targets.ndim > 1:
+            rows, numbers = np.nonzero(targets > _SMALLEST_SHARE)
+            shares, standard = targets[rows, numbers], standard[rows]
+            row_weights = None if row_weights is None else row_weights[rows]
         present = np.unique(numbers)
         if len(present) > 1:
-            c = self.choose_standard(standard, targets, class_weights) if penalty is None else penalty
-            weights = _weigh_rows(class_weights, numbers)
-            if targets.ndim > 1:
-                weights = np.asarray(shares if weights is None else weights * shares, dtype=np.float32)
-            solver = tasks.heads.fit_logistic(standard[rows], numbers, c, weights)
+            weights = tasks.heads.average_one(_weights_of(class_weights, numbers), row_weights, shares)
+            if shares is not None and weights is not None:  # those of a row stand for one
+                weights = weights * (total / len(numbers))
+            solver = tasks.heads.fit_logistic(standard, numbers, penalty or tasks.heads.TRAINED_ENCODER_C, weights)
             if len(present) == 2:
                 half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
                 weight[present], bias[present] = np.stack([-half, half]), [-offset, offset]
@@ -320,9 +323,6 @@ def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
     return make(labels, ClassNames.from_settings(labels, settings))
 
 
-def _weigh_rows(class_weights: Weights, targets: Array) -> Weights:
-    """The weight (rows,) of each row's class, 1 on average, so that C regularizes as without them."""
-    if class_weights is None:
-        return None
-    weights: npt.NDArray[np.float32] = class_weights[targets]
-    return weights / weights.mean()
+def _weights_of(class_weights: Weights, numbers: Array) -> Weights:
+    """The weight (rows,) of each row's class."""
+    return None if class_weights is None else class_weights[numbers]

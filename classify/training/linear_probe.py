@@ -55,7 +55,8 @@ def init_head_from_probe(
     if world.is_main:
         targets, class_weights = data.targets[selected], task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
-        weight, bias = task.head.fit(features, targets, penalty, class_weights)
+        row_weights = None if data.weights is None else data.weights[selected]
+        weight, bias = task.head.fit(features, targets, penalty, class_weights, row_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
@@ -78,12 +79,12 @@ def refit_head(
     if world.is_main:
         class_weights = task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=False)
-        weight, bias = task.head.fit(features, data.targets, penalty, class_weights)
+        weight, bias = task.head.fit(features, data.targets, penalty, class_weights, data.weights)
         logits = held_features @ weight.T + bias
         if learns_held_out:
+            everyone = data.join(data.tokens, held_out.rows, task.targets.in_form_of(held_out.targets, data.targets))
             features = np.concatenate([features, held_features])
-            targets = np.concatenate([data.targets, task.targets.in_form_of(held_out.targets, data.targets)])
-            weight, bias = task.head.fit(features, targets, penalty, class_weights)
+            weight, bias = task.head.fit(features, everyone.targets, penalty, class_weights, everyone.weights)
         named = {"weight": weight, "bias": bias, "logits": logits}
         fitted = {name: torch.from_numpy(value) for name, value in named.items()}
     fitted = world.broadcast_tensors(fitted)
@@ -106,10 +107,11 @@ def probe_folds(
     outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
     if world.is_main:
         class_weights = task.head.class_weights(strategy.config, data.targets)
-        penalty = task.head.choose_penalty(features, data.targets, class_weights)
+        penalty = task.head.choose_penalty(features, data.targets, class_weights, data.weights)
         for number in range(int(folds.max()) + 1):
             learned, held_out = np.flatnonzero(number_of != number), np.flatnonzero(folds == number)
-            weight, bias = task.head.fit(features[learned], data.targets[learned], penalty, class_weights)
+            rows = data.take(learned)
+            weight, bias = task.head.fit(features[learned], rows.targets, penalty, class_weights, rows.weights)
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()

@@ -132,7 +132,9 @@ class GivenLoss(Loss):
         self._function, self._own = function, own
         self.padding = own.padding  # type: ignore[misc]
 
-    def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The sum over rows that are no padding. Raises TypeError where the function returns no loss a row."""
         absent = targets.isnan() if math.isnan(self.padding) else targets == self.padding
         rows = absent.reshape(len(targets), -1).any(dim=1)
@@ -145,7 +147,8 @@ class GivenLoss(Loss):
                 f"targets {tuple(targets.shape)}. Got shape {tuple(losses.shape)} instead; reduction='none' keeps rows "
                 "apart."
             )
-        return losses.masked_fill(rows, 0.0).sum()
+        losses = losses.masked_fill(rows, 0.0)
+        return losses.sum() if row_weights is None else losses @ row_weights
 
 
 def _name(part: Any) -> str:

@@ -80,7 +80,8 @@ class TokenizedData:
 
     def of(self, split: Split) -> TokenizedSplit:
         tokens = self.by_content[_digest(split.table, self.text_columns)]
-        return TokenizedSplit(tokens, split.rows, split.targets if split.soft_targets is None else split.soft_targets)
+        targets = split.targets if split.soft_targets is None else split.soft_targets
+        return TokenizedSplit(tokens, split.rows, targets, split.weights)
 
     def step_tokens(self, inputs: RunInputs) -> float:
         """The mean number of tokens of a step, on one device."""
@@ -152,9 +153,8 @@ class TrainingContext:
         task_targets = self.inputs.task.targets
         counts = task_targets.label_counts(self.splits.train.targets)
         labels = np.flatnonzero((counts > _RARE) | (10 * counts > counts.max()))
-        rows = np.concatenate([data.rows, len(data.tokens) + labels])
-        targets = np.concatenate([data.targets, task_targets.in_form_of(labels, data.targets)])
-        return TokenizedSplit(data.tokens.join(texts), rows, targets)
+        targets = task_targets.in_form_of(labels, data.targets)
+        return data.join(data.tokens.join(texts), len(data.tokens) + labels, targets)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class Trainer:
         """
         strategy, world, classifier = self.strategy, self.world, self.classifier
         rows = self.data.take(step.indices)
-        weight_sum = self.loss.weight_sum(rows.targets)
+        weight_sum = self.loss.weight_sum(rows.targets, rows.weights)
         # The wrapped model averages over ranks, so each rank's loss is scaled up by their number.
         scale = world.world_size / weight_sum
         total = torch.zeros((), device=world.device)
@@ -206,12 +206,17 @@ class Trainer:
             strategy.module.train()
         for number, per_device in enumerate(micro_batches):
             counts, last = number < count, number == passes - 1
-            padded = pad_targets(rows.targets[np.concatenate(per_device)], self.loss.padding, classifier.shapes)
+            chosen = np.concatenate(per_device)
+            padded = pad_targets(rows.targets[chosen], self.loss.padding, classifier.shapes)
+            weights = None
+            if rows.weights is not None:
+                row_weights = pad_targets(rows.weights[chosen], 0.0, classifier.shapes)
+                weights = send(torch.from_numpy(row_weights), world.device)
             batches = [classifier.batch(rows.tokens, rows.rows[places]) for places in per_device]
             targets = send(torch.from_numpy(padded), world.device)
             seed_draws(self.config.seed, step.epoch, self.progress.step, number, world.rank, world.device.type)
             with strategy.accumulate(last):
-                loss = self.loss.loss_sum(strategy.forward(batches), targets)
+                loss = self.loss.loss_sum(strategy.forward(batches), targets, weights)
                 strategy.backward(loss * (scale * counts), last)
                 total += counts * loss.detach()
         return total, weight_sum

@@ -40,8 +40,7 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     marks = np.array([[label in make_labels(n) for label in CLASSES] for n in range(ROWS)], dtype=np.uint8)
     scores = np.array([float(score_of(n)) for n in range(ROWS)], dtype=np.float32)
     classes = np.arange(ROWS) % 3
-    # Of rows that weigh 0.5 to 1.5.
-    soft = np.linspace(0.5, 1.5, ROWS, dtype=np.float32)[:, None] * (0.7 * np.eye(3, dtype=np.float32)[classes] + 0.1)
+    soft = 0.7 * np.eye(3, dtype=np.float32)[classes] + np.float32(0.1)
     return {
         "pairs": (single_label.make(CLASSES), classes, {}),
         "labels": (multi_label.make(CLASSES), marks, {}),
@@ -54,6 +53,8 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
             {"class_weights": "balanced"},
         ),
         "soft classes": (single_label.make(CLASSES), soft, {"class_weights": "balanced"}),
+        "weighted labels": (multi_label.make(CLASSES), marks, {}),
+        "weighted scores": (regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
         "chunks": (single_label.make(CLASSES), classes, {}),
         "scores": (regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
@@ -84,7 +85,10 @@ def train_task(
         use_cpu=True, learning_rate=LEARNING_RATE, max_steps=STEPS, seed=SEED,
         gradient_accumulation_steps=micro, **settings,  # type: ignore[arg-type]
     )  # fmt: skip
-    data = TokenizedSplit(tokens, np.arange(ROWS), targets)
+    weights = None
+    if name.startswith(("soft", "weighted")):
+        weights = np.linspace(0.5, 1.5, ROWS, dtype=np.float32)
+    data = TokenizedSplit(tokens, np.arange(ROWS), targets, weights)
     trainer = make_trainer(model, data, config, world, BATCH, task.head.loss(config, targets))
     contrastive.contrastive_warmup(trainer.strategy, data, task, 3)
     list(trainer.steps())

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from classify.errors import InputError, Interrupted
-from classify.tasks import single_label
+from classify.tasks import multi_label, regression, single_label
+from classify.tasks.base import Task
 from classify.tasks.losses import CrossEntropy, SoftCrossEntropy
 from classify.training.run import train
 from tests.support import tiny
@@ -71,13 +72,13 @@ def test_what_is_uncertain_is_learned_as_uncertain(
         for name in ("auto", "none")
     ]
     printed = capsys.readouterr().out
-    assert "soft labels: 72 rows train towards probabilities of 3 classes" in printed
+    assert "soft labels: 72 rows train towards probabilities of 3 labels" in printed
     assert "--soft-labels none)" in printed
     confidence = []
     for folder in folders:
         with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
             confidence.append(np.mean([float(row["confidence"]) for row in csv.DictReader(file)]))
-    assert confidence[0] < 0.7 < confidence[1], confidence
+    assert confidence[0] < 0.6 < confidence[1]
 
 
 def test_a_row_of_weight_0_is_not_trained_on(model_folder: Path, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_row_of_weight_0_is_not_trained_on(model_folder: Path, tmp_path: Path)
         train(make_config(model_folder, write(tmp_path / f"{name}.csv", header, table), tmp_path / name, **settings))
         for name, table in (("clean", rows), ("noisy", [*rows, *noise]))
     ]
-    assert difference(*runs) < 1e-5
+    assert difference(*runs) < 1e-3  # the other texts share the tables, whose sums are rounded otherwise
 
 
 def test_a_run_goes_on_as_if_it_had_not_been_stopped(
@@ -157,18 +158,49 @@ def test_the_loss_of_certain_targets_is_cross_entropy(settings: dict[str, Any]) 
     targets = torch.eye(3)[numbers]
     assert float(soft.loss_sum(logits, targets)) == pytest.approx(float(hard.loss_sum(logits, numbers)), rel=1e-5)
     assert soft.weight_sum(targets.numpy()) == pytest.approx(hard.weight_sum(numbers.numpy()))
-    twice = soft.loss_sum(logits, 2 * targets)
-    assert float(twice) == pytest.approx(2 * float(soft.loss_sum(logits, targets)))
+    weights = torch.linspace(0, 2, 20)
+    for loss, given in ((hard, numbers), (soft, targets)):
+        rows = [float(loss.loss_sum(logits[n : n + 1], given[n : n + 1])) for n in range(20)]
+        assert float(loss.loss_sum(logits, given, weights)) == pytest.approx(float(np.dot(rows, weights)), rel=1e-5)
+    assert soft.weight_sum(targets.numpy(), weights.numpy()) == pytest.approx(
+        hard.weight_sum(numbers.numpy(), weights.numpy())
+    )
 
 
-def test_a_head_fits_a_row_of_weight_2_as_two_rows() -> None:
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [
+        (single_label.make(LABELS), np.arange(60) % 3),
+        (single_label.make(LABELS), np.eye(3, dtype=np.float32)[np.arange(60) % 3] * 0.7 + np.float32(0.1)),
+        (multi_label.make(["a", "b"]), np.array([[n % 3 == 0, n % 2] for n in range(60)], dtype=np.uint8)),
+        (multi_label.make(["a", "b"]), np.array([[n % 3 / 3, n % 5 / 5] for n in range(60)], dtype=np.float32)),
+        (regression.make(["score"], 2.0, 1.5, 1.0), np.arange(60, dtype=np.float32) % 7),
+    ],
+    ids=["classes", "soft classes", "labels", "soft labels", "scores"],
+)
+def test_a_head_fits_a_row_of_weight_2_as_two_rows(task: Task, targets: np.ndarray) -> None:
     draw = np.random.default_rng(0)
-    features, numbers = draw.normal(size=(60, 8)).astype(np.float32), np.arange(60) % 3
-    head, weights = single_label.make(LABELS).head, np.where(np.arange(60) < 20, 2.0, 1.0)
-    soft = (weights[:, None] * np.eye(3)[numbers]).astype(np.float32)
+    features, weights = draw.normal(size=(60, 8)).astype(np.float32), np.where(np.arange(60) < 20, 2.0, 1.0)
     rows = np.repeat(np.arange(60), weights.astype(int))
-    standard = features / features.std(axis=0)
-    # The same sum of weights, so C has the same meaning.
-    weighted = head.fit_standard(standard, soft, 0.1, None)
-    repeated = head.fit_standard(standard[rows], numbers[rows], 0.1 * 60 / 80, None)
+    # Weights are 1 on average, so that the penalty has the same meaning; a ridge has it per row.
+    scale = 1.0 if task.name == "regression" else 60 / 80
+    weighted = task.head.fit_standard(features, targets, 0.1, None, weights.astype(np.float32))
+    repeated = task.head.fit_standard(features[rows], targets[rows], 0.1 * scale, None, None)
     np.testing.assert_allclose(weighted[0], repeated[0], atol=2e-3)
+    np.testing.assert_allclose(weighted[1], repeated[1], atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["labels", "scores"])
+def test_weights_and_probabilities_of_other_tasks(model_folder: Path, tmp_path: Path, name: str) -> None:
+    """Each label has a probability of its own; a score has a weight alone."""
+    header = ["text", "prob_app", "prob_card", "weight"] if name == "labels" else ["text", "score", "weight"]
+    rows = [
+        [text, *((0.9 * (label == "app"), 0.8) if name == "labels" else (f"{len(text) / 9:.1f}",)), number % 3]
+        for number, (text, label) in enumerate(ROWS)
+    ]
+    settings = {"task": "multi" if name == "labels" else "regression", "weight_column": "weight"}
+    settings |= {} if name == "labels" else {"label_column": "score"}
+    folder = train(make_config(model_folder, write(tmp_path / "my.csv", header, rows), tmp_path / "out", **settings))
+    assert read_json(folder / "metrics.json")["task"] == ("multi_label" if name == "labels" else "regression")
+    sizes = read_json(folder / "run.json")["inspection"]["splits"]
+    assert sizes["train"] < 60  # a third of the rows weighs nothing
