@@ -88,6 +88,9 @@ class DataConfig(ReadConfig):
         "auto", "auto: columns prob_<label>, as predict writes them, are what rows train towards; none: ignore them"
     )
     weight_column: str | None = _column("column with each row's weight in training")
+    annotator_column: str | None = _column(
+        "column with who labelled each row: rows of one text train towards the shares of their labels"
+    )
     language: str | None = option(
         None,
         "language of the texts (ISO 639: en, de, ...); selects the model (default: auto-detected)",

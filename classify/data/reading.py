@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from classify.config.schema import DataConfig
-from classify.data.soft_labels import SoftLabels, read_soft_labels
+from classify.data.soft_labels import SoftLabels, read_annotators, read_soft_labels
 from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
 from classify.tables.labels import join_labels
@@ -55,6 +55,7 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         group_column=require_named_column(table, config.group_column, "--group-column"),
         split_by_time=require_named_column(table, config.split_by_time, "--split-by-time"),
         weight_column=require_named_column(table, config.weight_column, "--weight-column"),
+        annotator_column=require_named_column(table, config.annotator_column, "--annotator-column"),
     )
     table, soft, not_searched = read_soft_labels(
         table,
@@ -66,6 +67,7 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     split = _find_split_column(config, table)
     # A column with another meaning is neither text nor label, unless a flag names it.
     others = {config.group_column, config.split_by_time, None if split is None else split.name, *not_searched}
+    others |= {config.annotator_column}
     others -= {config.text_column, config.text_pair_column, config.label_column}
     searched = [name for name in table.columns if name not in others]
     columns = find_columns(
@@ -88,6 +90,9 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         if other is not None and (keeps or any(map(other.has_column, columns.labels))):
             more[flag] = _fit(other, columns, flag, config)
     train = _derive(table, columns)
+    if config.annotator_column is not None:
+        soft, finding = read_annotators(soft, train, columns.text, columns.label, config.annotator_column)
+        columns = replace(columns, findings=(*columns.findings, finding))
     return InputTables(train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft)
 
 

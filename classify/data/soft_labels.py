@@ -7,7 +7,8 @@ label a table. Scores are computed on the most probable class alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,8 @@ Numbers = npt.NDArray[np.float64]
 class SoftLabels:
     """`probabilities` (rows, labels) of the rows of `--data`, NaN in rows without any, and `weights` (rows,), if any.
 
-    `are_all`: the table has no other labels.
+    `are_all`: the table has no other labels. `texts` (rows,) are numbers of texts, where several people have labelled
+    one.
     """
 
     table: Table
@@ -46,11 +48,12 @@ class SoftLabels:
     probabilities: Numbers
     weights: Numbers | None = None
     are_all: bool = False
+    texts: npt.NDArray[np.int64] | None = None
 
     @property
     def finding(self) -> Finding:
         if not self.labels:
-            return decided("weights", "of rows in training", "--weight-column", "--weight-column", True)
+            return decided("weights", "of rows in training", "as given", "--weight-column", True)
         rows = int(self.has_any.sum())
         soft = f"{rows:,} rows train towards probabilities of {len(self.labels)} labels"
         why = f"columns {PREFIX}*; scores count the label itself, or the most probable one"
@@ -82,7 +85,8 @@ class SoftLabels:
                 f"columns {list_some([PREFIX + name for name in missing], show=repr)}: no row has such a label; rename "
                 "the columns after the labels, or give --soft-labels none."
             )
-        replaced, soft = np.array(targets, dtype=np.float64), np.flatnonzero(self.has_any)
+        replaced = np.array(targets, dtype=np.float64)
+        soft = np.flatnonzero(self.has_any) if self.labels else np.empty(0, dtype=np.int64)
         replaced[soft] = 0.0
         for place, name in enumerate(names):
             replaced[soft, labels.index(str(name))] += self.probabilities[soft, place]
@@ -121,6 +125,35 @@ def read_soft_labels(
         index = table.arrow.schema.get_field_index(column)
         table = table.with_arrow(table.arrow.set_column(index, column, to_arrow(cells)))
     return table, soft, tuple(others)
+
+
+def read_annotators(
+    soft: SoftLabels | None, table: Table, text_column: str, label_column: str, annotator_column: str
+) -> tuple[SoftLabels, Finding]:
+    """Count the rows of a text as one, labelled by several people. Raises InputError beside probabilities."""
+    if soft is not None and soft.labels:
+        raise InputError(f"--annotator-column: columns {PREFIX}* say it, too; drop the flag, or --soft-labels none.")
+    _, texts = np.unique(table.text_hashes(text_column), return_inverse=True)
+    cells, labels = table.dictionary_encode(label_column)
+    has_label = np.array([bool(cell.strip()) for cell in cells])[labels]
+    people = len({name.strip() for name in table.column(annotator_column)} - {""})
+    votes = np.unique(np.stack([texts, labels])[:, has_label], axis=1, return_counts=True)[1]
+    rows = np.bincount(texts[has_label])
+    pairs, alike = (rows * (rows - 1)).sum(), (votes * (votes - 1)).sum()
+    agreement = f"; of two labels of a text {100 * alike / pairs:.0f} % agree" if pairs else ""
+    soft = soft or SoftLabels(table, (), np.empty((len(table), 0)))
+    what = f"{people} people labelled {(rows > 0).sum():,} texts{agreement}"
+    why = "the rows of a text train towards the shares of its labels, and count as one"
+    return replace(soft, texts=texts), decided("annotators", what, why, "--annotator-column", True)
+
+
+def average_texts(targets: npt.NDArray[Any], texts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], Numbers]:
+    """The mean targets (rows, ...) of each row's text, and the share (rows,) of the text that the row is."""
+    _, place, counts = np.unique(texts, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), *targets.shape[1:]))
+    np.add.at(sums, place, targets)
+    means = sums / counts.reshape(-1, *[1] * (targets.ndim - 1))
+    return means[place].astype(np.float32), 1 / counts[place]
 
 
 def _list_likely(soft: SoftLabels, *, is_multi: bool) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.data.reading import InputTables
-from classify.data.soft_labels import SoftLabels
+from classify.data.soft_labels import SoftLabels, average_texts
 from classify.data.split_record import UNUSED, SplitRecord
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
 from classify.data.splits import Rows, Split, Splits, Targets, mark_rows
@@ -119,12 +119,16 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
 
 def _soften(train: Split, encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> Split:
     """What training rows train towards, and by which weight; those of weight 0 are left out."""
-    if soft.labels:
-        train = replace(train, soft_targets=encoder.soften(targets, soft)[train.rows])
-    if soft.weights is not None:
-        weights = soft.weights[train.rows]
-        train = replace(train, weights=(weights / weights.mean()).astype(np.float32)).take(np.flatnonzero(weights))
-    return train
+    weights = None if soft.weights is None else soft.weights[train.rows]
+    if soft.labels or soft.texts is not None:
+        aims = encoder.soften(targets, soft)[train.rows]
+        if soft.texts is not None:
+            aims, shares = average_texts(aims, soft.texts[train.rows])
+            weights = shares if weights is None else weights * shares
+        train = replace(train, soft_targets=aims)
+    if weights is None:
+        return train
+    return replace(train, weights=(weights / weights.mean()).astype(np.float32)).take(np.flatnonzero(weights))
 
 
 def _read_split(tables: InputTables, table: Table, encoder: Targets) -> Split:

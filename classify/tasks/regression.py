@@ -80,7 +80,9 @@ class NumberTargets(Targets):
         return targets[numbers]
 
     def soften(self, targets: Array, soft: SoftLabels) -> Array:
-        raise InputError("columns prob_*: a score has no probabilities; give --soft-labels none.")
+        if soft.labels:
+            raise InputError("columns prob_*: a score has no probabilities; give --soft-labels none.")
+        return targets
 
     def decode(self, targets: Array) -> list[float]:
         return [float(score) for score in targets]

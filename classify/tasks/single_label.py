@@ -74,7 +74,8 @@ class ClassTargets(Targets):
 
     def soften(self, targets: Array, soft: SoftLabels) -> npt.NDArray[np.float32]:
         """The probability of each class (rows, classes); 1 for the class of a row without probabilities."""
-        soft.check_sums()
+        if soft.labels:
+            soft.check_sums()
         certain = np.arange(len(self.labels)) == targets[:, None]
         return soft.replace(certain, self.labels, self.classes).astype(np.float32)
 

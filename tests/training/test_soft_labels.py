@@ -19,6 +19,7 @@ from classify.training.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
 from tests.support.runs import make_config, read_json, stop_at
+from tests.support.tasks import CASES
 
 LABELS = ["app", "card", "money"]
 ROWS = tiny.table_rows(90)
@@ -204,3 +205,36 @@ def test_weights_and_probabilities_of_other_tasks(model_folder: Path, tmp_path: 
     assert read_json(folder / "metrics.json")["task"] == ("multi_label" if name == "labels" else "regression")
     sizes = read_json(folder / "run.json")["inspection"]["splits"]
     assert sizes["train"] < 60  # a third of the rows weighs nothing
+
+
+def test_labels_of_several_people_are_the_shares_of_a_text(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three labels of each text, one of them another one: the run is that of the shares as probabilities."""
+    people, parts = ["ann", "bo", "cy"], ["train"] * 70 + ["eval"] * 10 + ["test"] * 10
+    others = {"app": "card", "card": "money", "money": "app"}
+    rows: list[list[object]] = []
+    shares: list[list[object]] = []
+    for (text, label), part in zip(ROWS, parts, strict=True):
+        given = [label, label, others[label]] if part == "train" else [label]
+        rows += [[text, one, who, part] for one, who in zip(given, people, strict=False)]
+        counts = [given.count(one) / len(given) for one in LABELS]
+        shares += [[text, one, part, *counts, 1 / len(given)] for one in given]
+    voted = write(tmp_path / "voted.csv", ["text", "label", "who", "split"], rows)
+    weighed = write(tmp_path / "weighed.csv", ["text", "label", "split", *HEADER[2:], "w"], shares)
+    settings = {**SETTINGS, "split_column": "split"}
+    folder = train(make_config(model_folder, voted, tmp_path / "voted", annotator_column="who", **settings))
+    assert "annotators: 3 people labelled 90 texts; of two labels of a text 33 % agree" in capsys.readouterr().out
+    same = train(make_config(model_folder, weighed, tmp_path / "weighed", weight_column="w", **settings))
+    assert difference(folder, same) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["lists", "scores"])
+def test_several_people_of_other_tasks(model_folder: Path, tmp_path: Path, name: str) -> None:
+    case, table = CASES[name], tmp_path / "my.csv"
+    rows = [[*case.row(number), who] for number in range(60) for who in ("ann", "bo")]
+    write(table, [*case.header, "who"], rows)
+    train(make_config(model_folder, table, tmp_path / "out", annotator_column="who", folds=0, **case.options))
+    write(table, [*case.header, "prob_a", "prob_b", "who"], [[*row[:-1], 1, 0, row[-1]] for row in rows])
+    with pytest.raises(InputError, match=r"--annotator-column: columns prob_\* say it, too"):
+        train(make_config(model_folder, table, tmp_path / "both", annotator_column="who", **case.options))
