@@ -23,6 +23,8 @@ _CONTRASTIVE_STEPS = 100
 FEW_ROWS = 300
 # Up to so many rows a class the head is fitted again after the epochs.
 FEW_ROWS_PER_CLASS = 20
+# But not of more rows: of 250 classes a fit takes seconds, and its time grows with the square.
+MOST_ROWS_TO_REFIT = 5_000
 _STEPS_PER_ROW = 2
 _SHORT_STEPS = 50
 # Batch size and learning rate of narrow encoders between these, with the smaller number of contrastive steps: as good

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from classify.config.fields import Effect, convert, shown_name
-from classify.config.recipe import FEW_ROWS, FEW_ROWS_PER_CLASS, FOLDS, choose_recipe
+from classify.config.recipe import FEW_ROWS, FEW_ROWS_PER_CLASS, FOLDS, MOST_ROWS_TO_REFIT, choose_recipe
 from classify.config.schema import DataConfig, ModelConfig, TrainingConfig
 from classify.errors import ErrorList
 from classify.launch.devices import STRATEGIES
@@ -171,8 +171,11 @@ class RunConfig:
 
         `labelled` rows of --data have a label.
         """
-        few = labelled <= FEW_ROWS_PER_CLASS * classes
-        return few and self.trains_epochs and self.model.head == "probe" and self.data.out_of_scope_label is None
+        training, few = self.training, labelled <= min(MOST_ROWS_TO_REFIT, FEW_ROWS_PER_CLASS * classes)
+        # The fit knows neither another loss nor another sampling of rows.
+        is_plain = training.loss == "cross_entropy" and training.sampler == "uniform"
+        is_plain &= training.label_smoothing_factor == 0 and self.data.out_of_scope_label is None
+        return few and is_plain and self.trains_epochs and self.model.head == "probe"
 
     def notes_without_effect(self, *, fits_head: bool) -> list[str]:
         """A note on explicit flags that are for epochs, or the head's fit, where the resolved settings train none."""

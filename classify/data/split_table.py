@@ -110,11 +110,19 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
         in_training={name: tuple(places.tolist()) for name, places in overlap.items()},
         # Splits from separate tables are not recorded.
         assignment=assigned.parts if is_divided or assigned.folds else None,
-        folds=fold_of, outside=outside, outside_scored=outside_scored, draws_validation=assigned.is_drawn,
+        folds=fold_of, outside=outside, outside_scored=outside_scored,
+        learnable_validation=assigned.is_drawn and _may_learn(tables, validation, scored.get("test")),
     )  # fmt: skip
     findings = [*columns.findings, *(finding for source in tables.every for finding in source.findings)]
     findings += [*encoder.findings, decided("split", sizes, assigned.how, assigned.flag, True)]
     return replace(splits, findings=(*findings, *_notable(tables, splits, scored, unlabelled)))
+
+
+def _may_learn(tables: InputTables, validation: Split, test: Split | None) -> bool:
+    """Whether drawn validation rows may be learned from: as they are, in any number, and where no test row is alike."""
+    column = tables.columns.text
+    alike = test is not None and np.isin(test.hashes(column), validation.hashes(column)).any()
+    return tables.soft is None and tables.config.max_train_samples is None and not alike
 
 
 def _soften(train: Split, encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> Split:

@@ -62,7 +62,8 @@ class Splits:
     `folds` (len(train),) is the fold of each training row in cross-validation, else None. With folds nothing is held
     out: the validation split is the training split, and its logits come from models that were trained without the row.
 
-    With `draws_validation` the validation rows were drawn from `--data`, by the seed.
+    With `learnable_validation` the validation rows may be learned from once they are scored: the seed has drawn them
+    from `--data`, and no test row has their text.
 
     `outside` are rows that belong to none of the classes, of which `outside_scored` are scored; none of them is
     trained on.
@@ -82,7 +83,7 @@ class Splits:
     folds: Rows | None = None
     outside: tuple[Split, ...] = ()
     outside_scored: Split | None = None
-    draws_validation: bool = False
+    learnable_validation: bool = False
 
     @property
     def labels(self) -> list[str]:

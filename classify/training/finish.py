@@ -58,7 +58,7 @@ def finish(
     calibration = _describe_calibration(context, rescaling, before, scored)
     if context.config.training.save_dtype != "float32":
         _round_weights(context)
-        if out_of_fold is None:  # folds have models of their own, which are not saved
+        if splits.folds is None and not context.refits_on_validation:  # else other models have scored them
             validation = context.compute_logits(splits.validation)
         scored = validation if splits.test is None else context.compute_logits(splits.test)
     open_set = training.open_set.fit_scope(context)

@@ -115,7 +115,7 @@ def check(
     rows = min(len(labelled), config.data.max_train_samples or len(labelled))
     width = model.width
     config = config.resolve(len(splits.train), width, rows)
-    refits_head = task.head.refits and config.refits_head(rows, len(task.labels))
+    refits_head = task.head.refits and parts.loss is None and config.refits_head(rows, len(task.labels))
     few = f"at most {FEW_ROWS_PER_CLASS} labelled rows a class" if refits_head else None
     if config.trains_on_few(len(labelled)):
         few = f"fewer than {FEW_ROWS} labelled rows"
@@ -275,20 +275,21 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
 
 
 def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
-    """A note where the model is a run that was trained on rows which are scored here."""
+    """Notes where the model is a run that was trained on rows which are scored here."""
     if model is None:
         return ()
-    scored = splits.scored
-    record = SplitRecord.find(model)
-    trained = int(record.find_trained(scored.table.text_hashes(splits.columns.text)[scored.rows]).sum())
-    if not trained:
-        return ()
+    record, notes = SplitRecord.find(model), list[str]()
     name = "cross-validated" if splits.num_folds else "validation" if splits.test is None else "test"
-    way = "" if record.num_folds else f", or --split-like {shlex.quote(model)} for this table"
-    return (
-        f"{model} was trained on {trained} of the {len(scored)} {name} texts, so the scores may be too high; give "
-        f"--test-data with other rows{way}",
-    )
+    scored = {name: ("--test-data", splits.scored), "validation": ("--eval-data", splits.validation)}
+    for name, (flag, split) in scored.items():
+        trained = int(record.find_trained(split.table.text_hashes(splits.columns.text)[split.rows]).sum())
+        if trained and not (name == "validation" and splits.num_folds):
+            way = "" if record.num_folds or len(record.learned) > 1 else f", or --split-like {shlex.quote(model)}"
+            notes.append(
+                f"{model} was trained on {trained} of the {len(split)} {name} texts, so the scores may be too high; "
+                f"give {flag} with other rows{way and way + ' for this table'}"
+            )
+    return tuple(notes)
 
 
 def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, languages: Languages) -> tuple[Finding, ...]:

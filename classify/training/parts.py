@@ -137,7 +137,7 @@ class GivenLoss(Loss):
     ) -> torch.Tensor:
         """The sum over rows that are no padding. Raises TypeError where the function returns no loss a row."""
         absent = targets.isnan() if math.isnan(self.padding) else targets == self.padding
-        rows = absent.reshape(len(targets), -1).any(dim=1)
+        rows = absent.reshape(len(targets), -1).all(dim=1)
         losses = self._function(logits.float(), self._own.aims(targets.masked_fill(absent, 0)))
         if not hasattr(losses, "requires_grad") or (logits.requires_grad and not losses.requires_grad):
             raise TypeError("loss: expected a tensor with a gradient; compute it from the logits with torch alone.")

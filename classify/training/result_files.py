@@ -115,14 +115,17 @@ class Results:
         It is first read after the model is saved. With folds, each row is scored by a baseline of the other folds.
         """
         splits, task, context, seed = self.splits, self.task, self.context, self.context.config.training.seed
-        train, scored = splits.train, splits.scored
+        train, scored, targets = splits.train, splits.scored, splits.train.targets
         context.timeline.end("files")
         try:
             most, column = _TIMES_READ * CHARACTERS_PER_TOKEN * context.data.max_length, splits.columns.text
             texts, others = ([text[:most] for text in split.texts(column)] for split in (train, scored))
+            if context.refits_on_validation and splits.test is not None:  # the model has learned from these, too
+                texts += [text[:most] for text in splits.validation.texts(column)]
+                targets = np.concatenate([targets, splits.validation.targets])
             if splits.folds is not None and self.by_folds:
                 return tasks.baseline.cross_validate(task, texts, train.targets, splits.folds, seed)
-            return tasks.baseline.fit(task, texts, train.targets, others, scored.targets, seed)
+            return tasks.baseline.fit(task, texts, targets, others, scored.targets, seed)
         except (ValueError, MemoryError) as error:
             found = note(f"the TF-IDF baseline cannot be fitted: {error}")
             self.record.findings.append(found)

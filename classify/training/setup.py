@@ -129,7 +129,7 @@ class TrainingContext:
     @property
     def refits_on_validation(self) -> bool:
         """Whether it then learns from the validation rows, too, once they are scored."""
-        return self.refits_head and self.splits.draws_validation
+        return self.refits_head and self.splits.learnable_validation
 
     @property
     def selection_metric(self) -> str:

@@ -65,7 +65,14 @@ def test_given_validation_rows_are_only_scored(model_folder: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "changes",
-    [{"head": "random"}, {"num_train_epochs": 0.0}, {"label_column": "score"}, {"out_of_scope_label": "app"}],
+    [
+        {"head": "random"},
+        {"num_train_epochs": 0.0},
+        {"label_column": "score"},
+        {"out_of_scope_label": "app"},
+        {"loss": "focal"},
+        {"sampler": "balanced"},
+    ],
     ids=str,
 )
 def test_otherwise_it_is_not(model_folder: Path, tmp_path: Path, fits: list[int], changes: dict[str, Any]) -> None:
@@ -83,3 +90,15 @@ def test_of_many_rows_a_class_it_is_not(model_folder: Path, tmp_path: Path, fits
     folder = train(make_config(model_folder, table, tmp_path / "out"))
     assert len(fits) == 1
     assert SplitRecord.read(str(folder)).learned == (0,)
+
+
+def test_validation_rows_that_are_tested_are_not_learned(model_folder: Path, tmp_path: Path, fits: list[int]) -> None:
+    table = tiny.write_table(tmp_path / "my.csv", ROWS)
+    train(make_config(model_folder, table, tmp_path / "out", test_data=str(table)))
+    assert fits == [57, 57]  # 54 rows and 3 names
+
+
+def test_a_cap_on_training_rows_holds_for_the_head(model_folder: Path, tmp_path: Path, fits: list[int]) -> None:
+    table = tiny.write_table(tmp_path / "my.csv", tiny.table_rows(300))
+    train(make_config(model_folder, table, tmp_path / "out", max_train_samples=30))
+    assert fits == [33, 33]

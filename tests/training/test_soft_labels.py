@@ -15,6 +15,7 @@ from classify.errors import InputError, Interrupted
 from classify.tasks import multi_label, regression, single_label
 from classify.tasks.base import Task
 from classify.tasks.losses import CrossEntropy, SoftCrossEntropy
+from classify.training.parts import GivenLoss
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.comparison import difference
@@ -130,6 +131,13 @@ def test_what_is_no_probability_is_refused(
     table = write(tmp_path / "my.csv", HEADER, rows)
     with pytest.raises(InputError, match=message):
         train(make_config(model_folder, table, tmp_path / "out"))
+
+
+def test_a_given_loss_counts_every_row() -> None:
+    targets, logits = torch.eye(3), torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    own = SoftCrossEntropy()
+    given = GivenLoss(lambda outputs, aims: -(aims * outputs.log_softmax(dim=1)).sum(dim=1), own)
+    assert float(given.loss_sum(logits, targets)) == pytest.approx(float(own.loss_sum(logits, targets)))
 
 
 def test_a_column_that_names_no_class_is_refused(model_folder: Path, tmp_path: Path) -> None:

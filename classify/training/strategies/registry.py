@@ -15,12 +15,14 @@ from classify.training.strategies.cuda_graphs import GraphDDPStrategy, GraphStra
 def make_strategy(classifier: Classifier, config: TrainingConfig, world: World, step_tokens: float = 0.0) -> Strategy:
     """Make the strategy for a model that is placed, and whose precision is set.
 
-    Where passes of about `step_tokens` over all ranks can be recorded as CUDA graphs, they are.
+    Where passes of about `step_tokens` over all ranks can be recorded as CUDA graphs, they are. A collective.
     """
     records = world.plan.spec.records_graphs and explain_no_graphs(classifier, config, world.device) is None
-    if records and not world.distributed:
-        return GraphStrategy(classifier, config, world)
-    if records and step_tokens <= MOST_ROUNDED * world.world_size:
+    if not world.distributed:
+        return (GraphStrategy if records else find_strategy(world))(classifier, config, world)
+    # GPUs of other ranks may lack what it takes, and all ranks must exchange gradients in one way.
+    may_record = world.accelerator.records_graphs and step_tokens <= MOST_ROUNDED * world.world_size
+    if may_record and not world.all_reduce_any(not records):
         return GraphDDPStrategy(classifier, config, world)
     return find_strategy(world)(classifier, config, world)
 
