@@ -84,8 +84,8 @@ class DataConfig(ReadConfig):
     label_separator: str | None = option(
         None, "between the labels of a cell: #, |, tab, newline, space, brackets (default: auto-detected)"
     )
-    soft_labels: Literal["auto", "none"] = option(
-        "auto", "auto: columns prob_<label>, as predict writes them, are what rows train towards; none: ignore them"
+    soft_labels: bool = option(
+        False, "train towards the probabilities in columns prob_<label>, as predict writes them, beside labels or alone"
     )
     weight_column: str | None = _column("column with each row's weight in training")
     annotator_column: str | None = _column(

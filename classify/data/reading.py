@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from classify.config.schema import DataConfig
-from classify.data.soft_labels import SoftLabels, read_annotators, read_soft_labels
+from classify.data.soft_labels import SoftLabels, fill_labels, note_columns, read_annotators, read_soft_labels
 from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
 from classify.tables.labels import join_labels
@@ -57,30 +57,16 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         weight_column=require_named_column(table, config.weight_column, "--weight-column"),
         annotator_column=require_named_column(table, config.annotator_column, "--annotator-column"),
     )
-    table, soft, not_searched = read_soft_labels(
-        table,
-        config.label_column,
-        config.weight_column,
-        is_read=config.soft_labels == "auto",
-        is_multi=config.task == "multi",
-    )
+    soft, not_searched = read_soft_labels(table, config)
     split = _find_split_column(config, table)
     # A column with another meaning is neither text nor label, unless a flag names it.
     others = {config.group_column, config.split_by_time, None if split is None else split.name, *not_searched}
-    others |= {config.annotator_column}
     others -= {config.text_column, config.text_pair_column, config.label_column}
-    searched = [name for name in table.columns if name not in others]
-    columns = find_columns(
-        table if len(searched) < 2 else table.with_arrow(table.arrow.select(searched)),
-        config.text_column,
-        config.label_column,
-        config.text_pair_column,
-        config.text_column_delimiter,
-        config.unlabelled_value,
-    )
-    columns = replace(
-        columns, split=split, findings=columns.findings if soft is None else (*columns.findings, soft.finding)
-    )
+    columns, soft = _find_columns(table, config, others, soft)
+    if soft is not None and soft.labels and len(columns.labels) == 1 and config.task != "multi":
+        table = fill_labels(table, soft, None if soft.are_all else columns.label, config.unlabelled_value)
+    findings = [*columns.findings, *([] if soft is None else soft.findings()), *note_columns(table, config)]
+    columns = replace(columns, split=split, findings=tuple(findings))
     _check_splits(config, table, split, tables)
     more: dict[str, Table | None] = {}
     for flag in FLAGS[1:]:
@@ -94,6 +80,34 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         soft, finding = read_annotators(soft, train, columns.text, columns.label, config.annotator_column)
         columns = replace(columns, findings=(*columns.findings, finding))
     return InputTables(train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft)
+
+
+def _find_columns(
+    table: Table, config: DataConfig, others: set[str | None], soft: SoftLabels | None
+) -> tuple[Columns, SoftLabels | None]:
+    """The columns beside `others`; where none has labels, but there are probabilities, the most probable ones."""
+
+    def find(searched: Table) -> Columns:
+        names = [name for name in searched.columns if name not in others]
+        return find_columns(
+            searched if len(names) < 2 else searched.with_arrow(searched.arrow.select(names)),
+            config.text_column,
+            config.label_column,
+            config.text_pair_column,
+            config.text_column_delimiter,
+            config.unlabelled_value,
+        )
+
+    if soft is None or not soft.labels or config.label_column is not None:
+        return find(table), soft
+    try:
+        return find(table), soft
+    except InputError:  # no column of labels, or several candidates
+        soft = replace(soft, are_all=True)
+        if config.task == "multi":
+            raise InputError("--soft-labels --task multi: which column has the labels? Give --label-column.") from None
+        soft.check_sums()
+        return find(fill_labels(table, soft, None, None)), soft
 
 
 def _read(config: DataConfig, in_memory: Mapping[str, Table]) -> dict[str, Table]:

@@ -1,7 +1,7 @@
-"""What rows train towards beyond a class each: probabilities of the classes, and weights.
+"""What rows train towards beyond a label each: probabilities of the labels, weights, the labels of several people.
 
-The columns `prob_<label>` are those that `classify predict` writes, so a model, several people, or a language model can
-label a table. Scores are computed on the most probable class alone.
+The columns `prob_<label>` are those that `classify predict` writes, so another model, or several people, can label a
+table. Scores count the label itself, or the most probable one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.compute as pc
 
+from classify.config.schema import DataConfig
 from classify.errors import InputError, list_some
-from classify.findings import Finding, decided
+from classify.findings import Finding, decided, note
 from classify.tables.labels import ClassNames
-from classify.tables.rules import is_named
 from classify.tables.table import Table, to_arrow
 
 PREFIX = "prob_"
-# What `classify predict` writes beside the probabilities.
-PREDICTED = ("predicted_label", "confidence")
+# What `classify predict` writes beside the probabilities, and the ending of input columns that it has renamed.
+PREDICTED = ("predicted_label", "predicted_labels", "confidence")
+RENAMED = "_input"
 # Name of the column of labels where the table has none.
 DERIVED = "label"
-# Between the labels of a cell, and the probability from which a row has one.
-JOIN = "|"
-_LIKELY = 0.5
-# Distance of a sum of probabilities from 1 that rounding explains.
+# Distance of a sum of probabilities from 1 that rounding explains; of many labels each may be rounded.
 _ROUNDING = 0.01
+_ROUNDED = 0.005
 
 Numbers = npt.NDArray[np.float64]
 
@@ -44,87 +43,100 @@ class SoftLabels:
     """
 
     table: Table
-    labels: tuple[str, ...]
-    probabilities: Numbers
+    labels: tuple[str, ...] = ()
+    probabilities: Numbers | None = None
     weights: Numbers | None = None
     are_all: bool = False
     texts: npt.NDArray[np.int64] | None = None
 
     @property
-    def finding(self) -> Finding:
-        if not self.labels:
-            return decided("weights", "of rows in training", "as given", "--weight-column", True)
-        rows = int(self.has_any.sum())
-        soft = f"{rows:,} rows train towards probabilities of {len(self.labels)} labels"
-        why = f"columns {PREFIX}*; scores count the label itself, or the most probable one"
-        return decided("soft labels", soft, why, "--soft-labels none", True)
-
-    @property
     def has_any(self) -> npt.NDArray[np.bool_]:
+        if self.probabilities is None:
+            return np.zeros(len(self.table), dtype=bool)
         return np.asarray(~np.isnan(self.probabilities[:, 0]))
+
+    def findings(self) -> list[Finding]:
+        found = []
+        if self.labels:
+            what = f"{self.has_any.sum():,} rows train towards probabilities of {len(self.labels)} labels"
+            why = f"columns {PREFIX}*; scores count the label itself, or the most probable one"
+            found.append(decided("soft labels", what, why, "--soft-labels", True))
+        if self.weights is not None:
+            found.append(decided("weights", "of rows in training", "as given", "--weight-column", True))
+        return found
+
+    def class_names(self, classes: ClassNames) -> list[str]:
+        """The classes that have a column of probabilities."""
+        return [str(classes.of(name) or name) for name in self.labels]
 
     def check_sums(self) -> None:
         """Raise InputError where the probabilities of a row do not sum to 1."""
+        if self.probabilities is None:
+            return
         sums = self.probabilities.sum(axis=1)
-        off = np.flatnonzero(np.abs(sums - 1) > _ROUNDING)
+        off = np.flatnonzero(np.abs(sums - 1) > max(_ROUNDING, _ROUNDED * len(self.labels)))
         if len(off):
             raise InputError(
                 f"{self.table.describe_rows(off.tolist())}: the columns {PREFIX}* sum to {sums[off[0]]:.3g}; expected "
-                "1. Correct them, give --task multi for any number of labels a row, or --soft-labels none to ignore "
-                "them."
+                "1. Correct them, drop --soft-labels, or give --task multi for any number of labels a row."
             )
 
-    def replace(self, targets: Numbers, labels: Sequence[str], classes: ClassNames) -> Numbers:
-        """Targets (rows, labels) of 0 and 1, in rows with probabilities these.
+    def replace(self, targets: npt.NDArray[Any], labels: Sequence[str], classes: ClassNames) -> Numbers:
+        """Targets (rows, labels) of 0 and 1; in rows with probabilities these.
 
-        Raises InputError for a column that names no label.
+        Raises InputError where no column names a label.
         """
-        names = [classes.of(name) for name in self.labels]
-        if missing := [name for name, known_as in zip(self.labels, names, strict=True) if known_as not in labels]:
-            raise InputError(
-                f"columns {list_some([PREFIX + name for name in missing], show=repr)}: no row has such a label; rename "
-                "the columns after the labels, or give --soft-labels none."
-            )
-        replaced = np.array(targets, dtype=np.float64)
-        soft = np.flatnonzero(self.has_any) if self.labels else np.empty(0, dtype=np.int64)
+        replaced, names = np.array(targets, dtype=np.float64), self.class_names(classes)
+        if self.probabilities is None:
+            return replaced
+        soft = np.flatnonzero(self.has_any)
         replaced[soft] = 0.0
         for place, name in enumerate(names):
-            replaced[soft, labels.index(str(name))] += self.probabilities[soft, place]
+            replaced[soft, labels.index(name)] += self.probabilities[soft, place]
         return replaced
 
 
-def read_soft_labels(
-    table: Table, label_column: str | None, weight_column: str | None, *, is_read: bool, is_multi: bool
-) -> tuple[Table, SoftLabels | None, tuple[str, ...]]:
-    """The table with a label in each row that has probabilities, these, and the columns that are no texts or labels.
+def read_soft_labels(table: Table, config: DataConfig) -> tuple[SoftLabels | None, tuple[str, ...]]:
+    """Read the probabilities and weights of a table, and list the columns that are no texts or labels.
 
-    An empty label becomes the most probable one, or with `is_multi` all above one half, in a column of its own where
-    the table has none. With `is_read` columns of probabilities are read. Raises InputError for cells that are no
-    probabilities or weights.
+    Raises InputError for cells that are no probabilities or weights.
     """
-    names = tuple(name for name in table.columns if name.startswith(PREFIX)) if is_read else ()
-    names = names if len(names) > 1 else ()
-    others = [*names, *([] if weight_column is None else [weight_column])]
-    if not others:
-        return table, None, ()
-    weights = None if weight_column is None else _read_weights(table, weight_column)
-    if not names:
-        return table, SoftLabels(table, (), np.empty((len(table), 0)), weights), tuple(others)
-    others += [name for name in PREDICTED if table.has_column(name) and name != label_column]
-    labels = tuple(name.removeprefix(PREFIX) for name in names)
-    named = [name for name in table.columns if name not in others and is_named(name, "label")]
-    column = label_column or (named[0] if len(named) == 1 else None)
-    soft = SoftLabels(table, labels, _read_probabilities(table, names), weights, column is None and not named)
-    if soft.are_all and not is_multi:
-        soft.check_sums()
-    likely = _list_likely(soft, is_multi=is_multi)
-    if soft.are_all:
-        table = table.with_arrow(table.arrow.append_column(DERIVED, to_arrow(likely)))
-    elif column is not None and table.has_column(column):
-        cells = (cell if cell.strip() else other for cell, other in zip(table.column(column), likely, strict=True))
-        index = table.arrow.schema.get_field_index(column)
-        table = table.with_arrow(table.arrow.set_column(index, column, to_arrow(cells)))
-    return table, soft, tuple(others)
+    weights = None if config.weight_column is None else _read_weights(table, config.weight_column)
+    others = [name for name in (config.weight_column, config.annotator_column) if name is not None]
+    if config.soft_labels:
+        names = [name for name in table.columns if name.startswith(PREFIX)]
+        names = [name for name in names if name.removesuffix(RENAMED) not in {*names} - {name}]
+        if len(names) < 2:
+            raise InputError(
+                f"--soft-labels: expected columns {PREFIX}<label>, as classify predict writes them. Got "
+                f"{list_some(table.columns, show=repr)}; drop the flag."
+            )
+        others += [name for name in table.columns if name.removesuffix(RENAMED) in (*names, *PREDICTED)]
+        labels = tuple(name.removeprefix(PREFIX) for name in names)
+        soft = SoftLabels(table, labels, _read_probabilities(table, names), weights)
+        return soft, tuple(name for name in others if name != config.label_column)
+    return None if weights is None else SoftLabels(table, weights=weights), tuple(others)
+
+
+def fill_labels(table: Table, soft: SoftLabels, column: str | None, unlabelled: str | None) -> Table:
+    """The table with the most probable label in rows that have no other; in a column of its own without `column`."""
+    assert soft.probabilities is not None
+    best = np.nan_to_num(soft.probabilities, nan=-1.0).argmax(axis=1).tolist()
+    likely = [soft.labels[place] if has else "" for place, has in zip(best, soft.has_any.tolist(), strict=True)]
+    if column is None:
+        return table.with_arrow(table.arrow.append_column(DERIVED, to_arrow(likely)))
+    given = (cell.strip() for cell in table.column(column))
+    cells = (likely[row] if cell in ("", unlabelled) else cell for row, cell in enumerate(given))
+    index = table.arrow.schema.get_field_index(column)
+    return table.with_arrow(table.arrow.set_column(index, column, to_arrow(cells)))
+
+
+def note_columns(table: Table, config: DataConfig) -> list[Finding]:
+    """A note on columns of probabilities that are not read."""
+    names = [name for name in table.columns if name.startswith(PREFIX)]
+    if len(names) < 2 or config.soft_labels:
+        return []
+    return [note(f"columns {list_some(names, show=repr)} not read; --soft-labels trains towards them", table.path)]
 
 
 def read_annotators(
@@ -132,37 +144,34 @@ def read_annotators(
 ) -> tuple[SoftLabels, Finding]:
     """Count the rows of a text as one, labelled by several people. Raises InputError beside probabilities."""
     if soft is not None and soft.labels:
-        raise InputError(f"--annotator-column: columns {PREFIX}* say it, too; drop the flag, or --soft-labels none.")
+        raise InputError("--annotator-column and --soft-labels both say what a text trains towards; drop one of them.")
     _, texts = np.unique(table.text_hashes(text_column), return_inverse=True)
-    cells, labels = table.dictionary_encode(label_column)
-    has_label = np.array([bool(cell.strip()) for cell in cells])[labels]
+    cells, numbers = table.dictionary_encode(label_column)
+    alike = {cell: number for number, cell in enumerate(dict.fromkeys(cell.strip().casefold() for cell in cells))}
+    labels = np.array([alike[cell.strip().casefold()] for cell in cells])[numbers]
+    has_label = np.array([bool(cell.strip()) for cell in cells])[numbers]
     people = len({name.strip() for name in table.column(annotator_column)} - {""})
     votes = np.unique(np.stack([texts, labels])[:, has_label], axis=1, return_counts=True)[1]
     rows = np.bincount(texts[has_label])
-    pairs, alike = (rows * (rows - 1)).sum(), (votes * (votes - 1)).sum()
-    agreement = f"; of two labels of a text {100 * alike / pairs:.0f} % agree" if pairs else ""
-    soft = soft or SoftLabels(table, (), np.empty((len(table), 0)))
+    pairs, agreeing = (rows * (rows - 1)).sum(), (votes * (votes - 1)).sum()
+    agreement = f"; of two labels of a text {100 * agreeing / pairs:.0f} % agree" if pairs else ""
     what = f"{people} people labelled {(rows > 0).sum():,} texts{agreement}"
     why = "the rows of a text train towards the shares of its labels, and count as one"
-    return replace(soft, texts=texts), decided("annotators", what, why, "--annotator-column", True)
+    soft = replace(soft or SoftLabels(table), texts=texts)
+    return soft, decided("annotators", what, why, "--annotator-column", True)
 
 
-def average_texts(targets: npt.NDArray[Any], texts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], Numbers]:
-    """The mean targets (rows, ...) of each row's text, and the share (rows,) of the text that the row is."""
-    _, place, counts = np.unique(texts, return_inverse=True, return_counts=True)
-    sums = np.zeros((len(counts), *targets.shape[1:]))
-    np.add.at(sums, place, targets)
-    means = sums / counts.reshape(-1, *[1] * (targets.ndim - 1))
-    return means[place].astype(np.float32), 1 / counts[place]
-
-
-def _list_likely(soft: SoftLabels, *, is_multi: bool) -> list[str]:
-    """A label, or a cell of labels, for each row: what its probabilities make likely; empty without any."""
-    cells = []
-    for row, has_any in zip(soft.probabilities, soft.has_any.tolist(), strict=True):
-        places = np.flatnonzero(row >= _LIKELY) if is_multi else [int(row.argmax())]
-        cells.append(JOIN.join(soft.labels[place] for place in places) if has_any else "")
-    return cells
+def average_texts(
+    targets: npt.NDArray[Any], texts: npt.NDArray[np.int64], weights: Numbers
+) -> tuple[npt.NDArray[Any], Numbers]:
+    """The weighted mean targets (rows, ...) of each row's text, and the weights (rows,), of a text as of one row."""
+    _, place = np.unique(texts, return_inverse=True)
+    totals, counts = np.bincount(place, weights), np.bincount(place, weights > 0)
+    shape = (-1, *[1] * (targets.ndim - 1))
+    sums = np.zeros((len(totals), *targets.shape[1:]))
+    np.add.at(sums, place, targets * weights.reshape(shape))
+    means = sums / np.where(totals > 0, totals, 1.0).reshape(shape)
+    return means[place].astype(np.float32), weights / np.maximum(counts, 1)[place]
 
 
 def _read_probabilities(table: Table, names: Sequence[str]) -> Numbers:
@@ -172,7 +181,7 @@ def _read_probabilities(table: Table, names: Sequence[str]) -> Numbers:
         row, place = np.argwhere(wrong)[0].tolist()
         raise InputError(
             f"{table.describe_rows([row])}: column {names[place]!r} holds {found[row, place]:g}; expected a "
-            "probability from 0 to 1. --soft-labels none ignores such columns."
+            "probability from 0 to 1. Correct it, or drop --soft-labels."
         )
     empty = np.isnan(found)
     if (partly := empty.any(axis=1) & ~empty.all(axis=1)).any():
@@ -198,16 +207,6 @@ def _read_numbers(table: Table, name: str, expected: str) -> Numbers:
     filled = pc.if_else(pc.equal(cells, ""), pyarrow.scalar(None, pyarrow.string()), cells)
     try:
         return np.asarray(filled.cast(pyarrow.float64()).to_numpy(), dtype=np.float64)
-    except pyarrow.ArrowInvalid:
-        wrong = next(row for row, cell in enumerate(cells.to_pylist()) if cell and not _is_number(cell))
-        raise InputError(
-            f"{table.describe_rows([wrong])}: column {name!r} holds {cells[wrong].as_py()!r}; expected {expected}."
-        ) from None
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    except pyarrow.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{table.path}: column {name!r}: expected {expected} in each cell ({reason}).") from None

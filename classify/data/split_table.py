@@ -127,14 +127,13 @@ def _may_learn(tables: InputTables, validation: Split, test: Split | None) -> bo
 
 def _soften(train: Split, encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> Split:
     """What training rows train towards, and by which weight; those of weight 0 are left out."""
-    weights = None if soft.weights is None else soft.weights[train.rows]
+    weights = np.ones(len(train)) if soft.weights is None else soft.weights[train.rows]
     if soft.labels or soft.texts is not None:
         aims = encoder.soften(targets, soft)[train.rows]
         if soft.texts is not None:
-            aims, shares = average_texts(aims, soft.texts[train.rows])
-            weights = shares if weights is None else weights * shares
+            aims, weights = average_texts(aims, soft.texts[train.rows], weights)
         train = replace(train, soft_targets=aims)
-    if weights is None:
+    if soft.weights is None and soft.texts is None:
         return train
     return replace(train, weights=(weights / weights.mean()).astype(np.float32)).take(np.flatnonzero(weights))
 

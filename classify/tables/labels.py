@@ -364,7 +364,7 @@ def sort_labels(table: Table, column: str, names: Collection[str], rows: int, *,
             f"{where}: expected labels that occur in several rows. Got {len(names)} different ones in {rows} rows "
             f"instead; {ways}, or give another --task."
         )
-    return sorted(names, key=_sort_key)
+    return sorted(names, key=sort_key)
 
 
 def class_counts(table: Table, column: str, classes: ClassNames) -> Counter[str]:
@@ -416,7 +416,7 @@ def no_such_label(value: str) -> str:
     )
 
 
-def _sort_key(name: str) -> tuple[int, float, str]:
+def sort_key(name: str) -> tuple[int, float, str]:
     number = parse_number(name)
     return (1, 0.0, name) if number is None else (0, number, name)
 

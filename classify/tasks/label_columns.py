@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from classify.data.reading import InputTables
-from classify.errors import InputError
-from classify.tables.labels import ClassNames, find_missing, is_no_label, name_classes, no_such_label
+from classify.data.soft_labels import PREFIX, SoftLabels
+from classify.errors import InputError, list_some
+from classify.tables.labels import ClassNames, find_missing, is_no_label, name_classes, no_such_label, sort_key
 from classify.tables.table import Table, normalize_text
 
 # Contests publish test tables whose only label value is this; it means unlabelled.
@@ -81,6 +82,22 @@ def check_empty_labels(tables: InputTables, *, or_none: bool = False) -> None:
                 f"rows; {none}name another one with --label-column, or leave such rows out (--drop-unlabelled), or "
                 "predict them (--predict-unlabelled)."
             )
+
+
+def add_soft_labels(labels: list[str], soft: SoftLabels | None, classes: ClassNames) -> list[str]:
+    """The labels, and those that only columns of probabilities name; some of these must be labels.
+
+    Raises InputError where none is.
+    """
+    if soft is None or not soft.labels:
+        return labels
+    names = soft.class_names(classes)
+    if not {*names} & {*labels}:
+        raise InputError(
+            f"--soft-labels: none of the columns {list_some([PREFIX + name for name in soft.labels], show=repr)} names "
+            f"a label ({list_some(labels, show=repr)}); rename them, or drop the flag."
+        )
+    return sorted({*labels, *names}, key=sort_key)
 
 
 def label_texts(labels: Sequence[str], *, is_english: bool) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from classify.tables.labels import (
 )
 from classify.tables.table import Table
 from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Task, Weights, format_value
-from classify.tasks.label_columns import check_empty_labels, find_class_names
+from classify.tasks.label_columns import add_soft_labels, check_empty_labels, find_class_names
 
 NAME = "multi_label"
 _THRESHOLD = 0.5
@@ -94,8 +94,10 @@ class LabelSetTargets(Targets):
         return targets[numbers]
 
     def soften(self, targets: Array, soft: SoftLabels) -> npt.NDArray[np.float32]:
-        """The probability of each label (rows, labels), 0 or 1 in rows without."""
-        return soft.replace(targets, self.labels, self.classes).astype(np.float32)
+        """The probability of each label (rows, labels); 0 or 1 in rows without, or with other labels."""
+        likely = soft.replace(targets, self.labels, self.classes)
+        corrected = ((likely >= _THRESHOLD) != (targets > 0)).any(axis=1)
+        return np.where(corrected[:, None], targets, likely).astype(np.float32)
 
     def decode(self, targets: Array) -> list[list[str]]:
         return [[self.labels[number] for number in np.flatnonzero(row)] for row in targets]
@@ -324,6 +326,7 @@ def from_tables(tables: InputTables, separator: str | None = JOIN) -> Task:
     classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
     names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
     labels = sort_labels(tables.train, column, names, len(tables.train), recur=2 * len(names) <= len(tables.train))
+    labels = add_soft_labels(labels, tables.soft, classes)
     if not joins_columns and config.task == "auto":
         check_empty_labels(tables, or_none=True)
     why = "lists" if separator == BRACKETS else f"labels of a row are separated by {separator!r}"

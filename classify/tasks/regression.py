@@ -81,7 +81,7 @@ class NumberTargets(Targets):
 
     def soften(self, targets: Array, soft: SoftLabels) -> Array:
         if soft.labels:
-            raise InputError("columns prob_*: a score has no probabilities; give --soft-labels none.")
+            raise InputError("--soft-labels: a score has no probabilities; drop the flag.")
         return targets
 
     def decode(self, targets: Array) -> list[float]:

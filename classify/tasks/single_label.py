@@ -31,7 +31,7 @@ from classify.tables.profile import parse_number
 from classify.tables.source import QuestionError
 from classify.tables.table import Table
 from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Task, Weights
-from classify.tasks.label_columns import check_empty_labels, find_class_names, kept_labels
+from classify.tasks.label_columns import add_soft_labels, check_empty_labels, find_class_names, kept_labels
 
 NAME = "single_label"
 # Classes up to which C after steps on pairs is that of `heads`; where epochs follow, it grows in proportion beyond.
@@ -41,8 +41,6 @@ _FEW_CLASSES = 8
 _FEW_FINAL_CLASSES = 3
 # Classes above which the share of rows with the right class among the `_TOP` most probable ones is of interest.
 _MANY_CLASSES = 20
-# Probability of having the same class from which two rows of soft targets are a pair of one class.
-_ALIKE = 0.5
 # Probability up to which a class is left out of the fit of a head.
 _SMALLEST_SHARE = 0.01
 # Of the most probable classes, as ImageNet is scored.
@@ -73,11 +71,12 @@ class ClassTargets(Targets):
         return [self.labels[number] for number in targets.tolist()]
 
     def soften(self, targets: Array, soft: SoftLabels) -> npt.NDArray[np.float32]:
-        """The probability of each class (rows, classes); 1 for the class of a row without probabilities."""
-        if soft.labels:
-            soft.check_sums()
+        """The probability of each class (rows, classes); 1 for the class of a row without, or with another label."""
+        soft.check_sums()
         certain = np.arange(len(self.labels)) == targets[:, None]
-        return soft.replace(certain, self.labels, self.classes).astype(np.float32)
+        likely = soft.replace(certain, self.labels, self.classes)
+        corrected = (targets >= 0) & (likely.argmax(axis=1) != targets)
+        return np.where(corrected[:, None], certain, likely).astype(np.float32)
 
     def in_form_of(self, targets: Array, others: Array) -> Array:
         if others.ndim == 1:
@@ -102,11 +101,13 @@ class ClassTargets(Targets):
         return self.classes.as_settings()
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """1 for rows of one class; of soft targets the probability that two rows have the same, 0 below one half."""
+        """1 for rows of one class; of soft targets the cosine, 0 where another class is the most probable one."""
+        numbers = most_probable(targets)
+        same = numbers[:, None] == numbers[None, :]
         if targets.ndim == 1:
-            return (targets[:, None] == targets[None, :]).astype(np.float32)
-        same = targets @ targets.T
-        return np.where(same < _ALIKE, 0.0, same).astype(np.float32)
+            return same.astype(np.float32)
+        unit = targets / np.linalg.norm(targets, axis=1, keepdims=True)
+        return np.where(same, unit @ unit.T, 0.0).astype(np.float32)
 
 
 class ClassHead(Head):
@@ -309,8 +310,7 @@ def from_tables(tables: InputTables) -> Task:
     if odd is not None:
         raise QuestionError(tables.train.path, [odd])
     labels = find_labels(tables.train, tables.columns.label, tables.eval, classes)
-    if tables.soft is not None and tables.soft.are_all:
-        labels = sorted({*labels, *tables.soft.labels})  # some may be the most probable ones of no row
+    labels = add_soft_labels(labels, tables.soft, classes)
     why, flag = "one label per row", "--label-column"
     numbers = list(map(parse_number, labels))
     if len(labels) > 2 and None not in numbers and numbers != list(range(len(labels))):  # not the usual indices

@@ -78,7 +78,8 @@ def assert_same(first: Path, second: Path) -> None:
     ids=["classes", "labels", "scores"],
 )
 def test_the_programs_own_loss_gives_the_same_model(model_folder: Path, tmp_path: Path, case: str, loss: Any) -> None:
-    table, options = CASES[case].write(tmp_path / "my.csv"), {**CASES[case].options, "folds": 0}
+    # Of fewer rows a class the head would be fitted again, but not under a loss of one's own.
+    table, options = CASES[case].write(tmp_path / "my.csv", 63), {**CASES[case].options, "folds": 0}
     given = classify.train(make_config(model_folder, table, tmp_path / "given", **options), loss=loss)
     assert_same(given, classify.train(make_config(model_folder, table, tmp_path / "own", **options)))
     parts = {"loss": f"{__name__}.{loss.__name__}"}

@@ -14,7 +14,8 @@ from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import InputError
 from tests.support.processes import ROOT
 
-CONTRACT = """--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
+CONTRACT = """--soft-labels --weight-column --annotator-column
+--data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
 --save-steps --save-minutes --max-train-samples --max-steps --head --report-to --debug
 --train-file --validation-file --test-file
