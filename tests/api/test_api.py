@@ -192,9 +192,8 @@ def test_tables_in_and_scores_out(model_folder: Path, tmp_path: Path) -> None:
     assert stored["test"]["accuracy"] == scores["accuracy"]
     assert scores["unseen"]["rows"] == scores["rows"] - stored["trained_rows"]
     splits = read_json(run.folder / "run.json")["inspection"]["splits"]
-    assert (
-        stored["trained_rows"] == splits["train"] + splits["validation"]
-    )  # 20 rows a class: the head learns from both
+    # Of 20 rows a class the head learns from both.
+    assert stored["trained_rows"] == splits["train"] + splits["validation"]
     assert (tmp_path / "evaluation" / "report.html").exists()
     frame.to_csv(tmp_path / "my.csv", index=False)
     assert run.evaluate(tmp_path / "my.csv") == scores
