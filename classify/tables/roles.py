@@ -269,6 +269,8 @@ class _Search:
         flags = [f"--label-column {_quote(names[0])}"]
         if marks:
             flags.append(f"--label-column {_quote(','.join(marks))} for a label each")
+        if sum(name.startswith("prob_") for name in self.free) > 1:
+            flags.append("--soft-labels for the probabilities in prob_*")
         return Question("which column has the labels", tuple(shown), tuple(flags))
 
     def note_unread(self, used: Collection[str], texts: TextColumns) -> list[Finding]:

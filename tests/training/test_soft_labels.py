@@ -195,6 +195,14 @@ def test_labels_in_a_column_of_any_name_count(tmp_path: Path) -> None:
     assert targets_of(numbered, label_names="0=none,10=ten,2=two")[0] == ["none", "ten", "two"]
 
 
+def test_predictions_without_labels_are_a_question(tmp_path: Path) -> None:
+    table = write(tmp_path / "my.csv", ["text", *HEADER[2:], "predicted_label"], [
+        [row[0], *row[2:], row[1]] for row in soft_rows(0.8)
+    ])  # fmt: skip
+    with pytest.raises(InputError, match='"predicted_label" or --soft-labels for the probabilities'):
+        read_tables(DataConfig(data=str(table)))
+
+
 def test_a_class_of_no_label_is_a_class(tmp_path: Path) -> None:
     header, rows = [*HEADER, "prob_other"], [[*row, 0.0] for row in soft_rows(1.0)]
     labels, _, soft = targets_of(write(tmp_path / "my.csv", header, rows))
