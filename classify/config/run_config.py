@@ -46,6 +46,9 @@ _CONTRADICTIONS: tuple[dict[str, Any], ...] = (
     # The folder that the run resumes from would be emptied.
     {"resume_from_checkpoint": True, "overwrite_output_dir": True},
     {"folds": True, "split_like": True},
+    # A source's rows would have to leave with the group or the time that is held out.
+    {"source_column": True, "group_column": True},
+    {"source_column": True, "split_by_time": True},
     # A time limit is for one training.
     {"folds": True, "max_minutes": True},
     # These need validation rows, and folds leave none.
@@ -140,7 +143,7 @@ class RunConfig:
         return self.model.head in ("auto", "probe") and self.training.contrastive_steps != 0
 
     def resolve(self, rows: int, width: int, labelled: int | None = None) -> RunConfig:
-        """The settings with the recipe's values where none is set.
+        """The settings with the recipe's values where none is set, or an earlier call has chosen one.
 
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
         (default: `rows`); see `recipe.choose_recipe`.
@@ -152,7 +155,10 @@ class RunConfig:
         recipe = dataclasses.asdict(chosen)
         if training.per_device_train_batch_size is not None:
             del recipe["batch_size"]
-        defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
+        chosen_before = {name for name, source in self.sources.items() if source.kind == "recipe"}
+        defaults = {
+            name: value for name, value in recipe.items() if getattr(training, name) is None or name in chosen_before
+        }
         sources = {**self.sources, **dict.fromkeys(defaults, ValueSource("recipe"))}
         return dataclasses.replace(self.replace(**defaults), sources=sources)
 

@@ -91,6 +91,14 @@ class DataConfig(ReadConfig):
     annotator_column: str | None = _column(
         "column with who labelled each row: rows of one text train towards the shares of their labels"
     )
+    source_column: str | None = _column(
+        "column with where each row's label is from: rows that are not --trusted only train, and only if they help"
+    )
+    trusted: str | None = option(
+        None, "values of --source-column whose rows are scored (default: with --soft-labels, rows without "
+        "probabilities)", metavar="VALUE", several=True,
+    )  # fmt: skip
+    keep_source: bool = option(False, "train on all sources, whether they help or not")
     language: str | None = option(
         None,
         "language of the texts (ISO 639: en, de, ...); selects the model (default: auto-detected)",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from classify.config.schema import DataConfig
 from classify.data.soft_labels import SoftLabels, fill_labels, note_columns, read_annotators, read_soft_labels
+from classify.data.sources import Origins, read_origins
 from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
 from classify.tables.labels import join_labels
@@ -31,6 +32,7 @@ class InputTables:
     columns: Columns
     config: DataConfig
     soft: SoftLabels | None = None
+    origins: Origins | None = None
 
     @property
     def learned(self) -> list[Table]:
@@ -56,11 +58,14 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
         split_by_time=require_named_column(table, config.split_by_time, "--split-by-time"),
         weight_column=require_named_column(table, config.weight_column, "--weight-column"),
         annotator_column=require_named_column(table, config.annotator_column, "--annotator-column"),
+        source_column=require_named_column(table, config.source_column, "--source-column"),
     )
     soft, not_searched = read_soft_labels(table, config)
+    origins = read_origins(table, config, soft)
     split = _find_split_column(config, table)
     # A column with another meaning is neither text nor label, unless a flag names it.
-    others = {config.group_column, config.split_by_time, None if split is None else split.name, *not_searched}
+    others = {config.group_column, config.split_by_time, config.source_column, *not_searched}
+    others.add(None if split is None else split.name)
     others -= {config.text_column, config.text_pair_column, config.label_column}
     columns, soft = _find_columns(table, config, others, soft)
     if soft is not None and soft.labels and len(columns.labels) == 1 and config.task != "multi":
@@ -79,7 +84,7 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     if config.annotator_column is not None:
         soft, finding = read_annotators(soft, train, columns.text, columns.label, config.annotator_column)
         columns = replace(columns, findings=(*columns.findings, finding))
-    return InputTables(train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft)
+    return InputTables(train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft, origins)
 
 
 def _find_columns(

@@ -17,10 +17,12 @@ from classify.tables.rules import SPLITS
 from classify.tables.table import TextHashes
 
 FILE = "split.parquet"
-# What a row can be in: a split, or no split where --max-train-samples left it out.
-PARTS = (*SPLITS, "unused")
+# What a row can be in: a split, no split where --max-train-samples left it out, or a source's training rows.
+PARTS = (*SPLITS, "unused", "source")
 UNUSED = PARTS.index("unused")
+SOURCE = PARTS.index("source")
 _TRAIN = PARTS.index("train")
+_FOLD = "fold "
 # Key of the file's metadata.
 _LEARNED = b"learned"
 
@@ -55,7 +57,8 @@ class SplitRecord:
             record = read_parquet(file)
             hashes = record["text_sha256"].to_numpy().astype(np.uint64)
             names = record["part"].unify_dictionaries().chunk(0).dictionary.to_pylist()
-            if names not in (list(PARTS), _fold_names(len(names))):
+            num_folds = sum(name.startswith(_FOLD) for name in names)
+            if names not in (_part_names(num_folds), _part_names(num_folds)[:-1]):
                 raise ValueError(f"unknown splits {names}")
             parts = np.array([names.index(part) for part in record["part"].to_pylist()], dtype=np.int8)
             learned = (record.schema.metadata or {}).get(_LEARNED, b"train").decode().split(",")
@@ -64,7 +67,7 @@ class SplitRecord:
             why = str(error).splitlines()[0]
             raise InputError(f"{file}: cannot be read ({why}); restore the file that the run wrote.") from None
         order = np.argsort(hashes)
-        return cls(hashes[order], parts[order], len(names) if names != list(PARTS) else 0, learned_parts)
+        return cls(hashes[order], parts[order], num_folds, learned_parts)
 
     def find_parts(self, hashes: TextHashes) -> npt.NDArray[np.int8]:
         """(rows,) each text's part or fold; -1 where the run did not have it."""
@@ -88,15 +91,17 @@ def write_record(
 ) -> None:
     """Write a row per text: its hash and its split or fold; `assignment` (rows,) are their numbers, or -1.
 
-    With `num_folds` the numbers are folds, else indices into `PARTS`, of which the model has `learned` from some.
+    With `num_folds` the numbers are folds, and the next one is a source; else they are indices into `PARTS`, of which
+    the model has `learned` from some.
     """
     # A text that a column, or time, puts into two splits was trained on if it is in train.
     order = np.argsort(assignment, kind="stable")[int((assignment < 0).sum()) :]
     numbers, first = np.unique(hashes[order], return_index=True)
-    parts = pyarrow.DictionaryArray.from_arrays(assignment[order][first], _fold_names(num_folds) or list(PARTS))
+    parts = pyarrow.DictionaryArray.from_arrays(assignment[order][first], _part_names(num_folds))
     table = pyarrow.table({"text_sha256": numbers, "part": parts}, metadata={_LEARNED: ",".join(learned)})
     write_parquet(folder / FILE, table)
 
 
-def _fold_names(num_folds: int) -> list[str]:
-    return [f"fold {number + 1}" for number in range(num_folds)]
+def _part_names(num_folds: int) -> list[str]:
+    folds = [f"{_FOLD}{number + 1}" for number in range(num_folds)]
+    return [*folds, PARTS[SOURCE]] if folds else list(PARTS)

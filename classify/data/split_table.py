@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from classify.data.reading import InputTables
 from classify.data.soft_labels import SoftLabels, average_texts
+from classify.data.sources import check_trusted, collect_sources
 from classify.data.split_record import UNUSED, SplitRecord
 from classify.data.split_rows import assign_folds, cap_rows, split_rows
-from classify.data.splits import Rows, Split, Splits, Targets, mark_rows
+from classify.data.splits import Rows, Source, Split, Splits, Targets, mark_rows
 from classify.errors import InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.profile import parse_number
@@ -60,22 +61,31 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     `max_train_samples` caps the training split once the class names are fixed. Rows without a label or a text are in no
     split.
     """
-    table, columns, config = tables.train, tables.columns, tables.config
+    table, columns, config, origins = tables.train, tables.columns, tables.config, tables.origins
     targets, hashes = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text)
     labelled, classes = encoder.labelled(table, columns.label) & (hashes != EMPTY), encoder.stratify_by(targets)
-    assigned = _assign(tables, np.flatnonzero(labelled), classes, seed, folds)
+    trusted = labelled if origins is None else labelled & origins.are_trusted
+    assigned = _assign(tables, np.flatnonzero(trusted), classes, seed, folds)
     is_divided = bool((assigned.parts > _TRAIN).any())
     train, validation, test = (Split(table, rows, targets[rows]) for rows in map(assigned.rows, range(len(SPLITS))))
-    if tables.soft is not None:
-        train = _soften(train, encoder, targets, tables.soft)
     if tables.eval is not None:
         validation = _read_split(tables, tables.eval, encoder)
     if tables.test is not None:
         test = _read_split(tables, tables.test, encoder)
+    sources: list[Source] = []
+    if origins is not None:
+        sources = _find_sources(tables, targets, labelled, trusted, [validation, test])
+    if tables.soft is not None:
+        train, *softened = _soften([train, *(source.split for source in sources)], encoder, targets, tables.soft)
+        sources = [replace(source, split=split) for source, split in zip(sources, softened, strict=True)]
     if not len(train) or not (len(validation) or assigned.folds):
         raise _too_few(tables, train, assigned)
     if config.max_train_samples is not None:
-        train = train.take(cap_rows(classes[train.rows], config.max_train_samples, seed=seed))
+        train, *capped = (
+            split.take(cap_rows(classes[split.rows], config.max_train_samples, seed=seed))
+            for split in (train, *(source.split for source in sources))
+        )
+        sources = [replace(source, split=split) for source, split in zip(sources, capped, strict=True)]
         assigned.parts[(assigned.parts == _TRAIN) & ~np.isin(hashes, train.hashes(columns.text))] = UNUSED
     held_out = f"validation {len(validation):,}"
     if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
@@ -110,7 +120,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
         in_training={name: tuple(places.tolist()) for name, places in overlap.items()},
         # Splits from separate tables are not recorded.
         assignment=assigned.parts if is_divided or assigned.folds else None,
-        folds=fold_of, outside=outside, outside_scored=outside_scored,
+        folds=fold_of, outside=outside, outside_scored=outside_scored, sources=tuple(sources),
         learnable_validation=assigned.is_drawn and _may_learn(tables, validation, scored.get("test")),
     )  # fmt: skip
     findings = [*columns.findings, *(finding for source in tables.every for finding in source.findings)]
@@ -125,17 +135,43 @@ def _may_learn(tables: InputTables, validation: Split, test: Split | None) -> bo
     return tables.soft is None and tables.config.max_train_samples is None and not alike
 
 
-def _soften(train: Split, encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> Split:
-    """What training rows train towards, and by which weight; those of weight 0 are left out."""
-    weights = np.ones(len(train)) if soft.weights is None else soft.weights[train.rows]
+def _find_sources(
+    tables: InputTables,
+    targets: npt.NDArray[Any],
+    labelled: npt.NDArray[np.bool_],
+    trusted: npt.NDArray[np.bool_],
+    scored: list[Split],
+) -> list[Source]:
+    """The sources of `--data`, without texts of the `scored` splits of other tables."""
+    table, columns = tables.train, tables.columns
+    assert tables.origins is not None
+    check_trusted(int(trusted.sum()), table.path)
+    adds = labelled & ~trusted
+    if columns.split is not None:
+        adds &= columns.split.parts(table) == _TRAIN
+    added, known = (Split(table, rows, targets[rows]) for rows in map(np.flatnonzero, (adds, trusted)))
+    others = [split.hashes(columns.text) for split in scored if split.table is not table]
+    hashes = table.text_hashes(columns.text)
+    return collect_sources(tables.origins, added, known, hashes, np.concatenate([hashes[:0], *others]))
+
+
+def _soften(splits: list[Split], encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> list[Split]:
+    """What rows of `--data` train towards, and by which weight, 1 on average; those of weight 0 are left out."""
+    rows = np.concatenate([split.rows for split in splits])
+    weights, aims = np.ones(len(rows)) if soft.weights is None else soft.weights[rows], None
     if soft.labels or soft.texts is not None:
-        aims = encoder.soften(targets, soft)[train.rows]
+        aims = encoder.soften(targets, soft)[rows]
         if soft.texts is not None:
-            aims, weights = average_texts(aims, soft.texts[train.rows], weights)
-        train = replace(train, soft_targets=aims)
-    if soft.weights is None and soft.texts is None:
-        return train
-    return replace(train, weights=(weights / weights.mean()).astype(np.float32)).take(np.flatnonzero(weights))
+            aims, weights = average_texts(aims, soft.texts[rows], weights)
+    is_weighted, softened, start = soft.weights is not None or soft.texts is not None, [], 0
+    scaled = (weights / weights.mean()).astype(np.float32)
+    for split in splits:
+        places = slice(start, start := start + len(split))
+        split = replace(split, soft_targets=None if aims is None else aims[places])
+        if is_weighted:
+            split = replace(split, weights=scaled[places]).take(np.flatnonzero(weights[places]))
+        softened.append(split)
+    return softened
 
 
 def _read_split(tables: InputTables, table: Table, encoder: Targets) -> Split:
@@ -355,8 +391,8 @@ def _notable(
 
 def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
     """Note labels that some split has no row of, and those with one training row."""
-    encoder, train, notes = splits.encoder, splits.train, list[str]()
-    counts = encoder.label_counts(train.targets)
+    encoder, notes = splits.encoder, list[str]()
+    counts = np.sum([encoder.label_counts(split.targets) for split in splits.learned], axis=0)
     labels = np.array(encoder.labels, dtype=object)
     if (counts == 0).any():
         notes.append(f"no training row has the label {list_some(labels[counts == 0], show=repr)}")

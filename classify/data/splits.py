@@ -51,6 +51,26 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Rows of one origin that are trained on beside the training split, and never scored.
+
+    `shared` are the targets of trusted texts that the source labels, too: its own, and the trusted ones. `is_taught`: a
+    teacher has labelled the rows, and may have learned from the training split; where that is cross-validated,
+    `by_fold` has for each fold the rows with the labels of a teacher that has not seen it.
+    """
+
+    name: str
+    split: Split
+    shared: tuple[Array, Array] | None = None
+    is_taught: bool = False
+    by_fold: tuple[Split, ...] = ()
+
+    def of_fold(self, fold: int | None) -> Split:
+        """The rows for a model that does not learn from a fold of the training split."""
+        return self.split if fold is None or not self.by_fold else self.by_fold[fold]
+
+
+@dataclass(frozen=True)
 class Splits:
     """The splits of a run, known before a model is loaded.
 
@@ -66,7 +86,7 @@ class Splits:
     from `--data`, and no test row has their text.
 
     `outside` are rows that belong to none of the classes, of which `outside_scored` are scored; none of them is
-    trained on.
+    trained on. `sources` are more rows to train on, whose labels are not trusted enough to score by.
     """
 
     columns: Columns
@@ -84,6 +104,7 @@ class Splits:
     outside: tuple[Split, ...] = ()
     outside_scored: Split | None = None
     learnable_validation: bool = False
+    sources: tuple[Source, ...] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -92,6 +113,15 @@ class Splits:
     @property
     def scored(self) -> Split:
         return self.test or self.validation
+
+    @property
+    def learned(self) -> list[Split]:
+        """The training split, and the rows of each source."""
+        return [self.train, *(source.split for source in self.sources)]
+
+    @property
+    def num_learned(self) -> int:
+        return sum(map(len, self.learned))
 
     @property
     def num_folds(self) -> int:
@@ -105,7 +135,8 @@ class Splits:
     def tables(self) -> list[Table]:
         """Each table once, `--data` first."""
         tables: list[Table] = []
-        for split in (self.train, self.validation, self.test, *self.unlabelled.values(), self.outside_scored):
+        scored = (self.validation, self.test, *self.unlabelled.values(), self.outside_scored)
+        for split in (*self.learned, *scored):
             if split is not None and not any(split.table is table for table in tables):
                 tables.append(split.table)
         return tables
@@ -114,7 +145,7 @@ class Splits:
     def fingerprint(self) -> str:
         """A hash of what a run learns from and is scored on: texts, targets and class names of each split."""
         digest = hashlib.sha256("\0".join(self.labels).encode())
-        for split in (self.train, self.validation, self.test):
+        for split in (*self.learned, self.validation, self.test):
             if split is not None:
                 for column in self.columns.texts.inputs:
                     digest.update(split.table.digest(column).encode())
@@ -157,8 +188,8 @@ class Targets(ABC):
         """
 
     def in_form_of(self, targets: Array, others: Array) -> Array:
-        """These targets in the form of others, which may be soft."""
-        return targets.astype(others.dtype)
+        """These targets, soft where the others are."""
+        return targets if np.issubdtype(targets.dtype, np.floating) else targets.astype(others.dtype)
 
     @abstractmethod
     def decode(self, targets: Array) -> list[Any]:

@@ -134,6 +134,10 @@ class Segment:
         """(n,) tokens of each text, of all or of the given rows."""
         return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]
 
+    def join(self, more: Segment) -> Segment:
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + more.offsets[1:]])
+        return Segment(np.concatenate([self.ids, more.ids]), offsets)
+
 
 @dataclass(frozen=True)
 class Collated:
@@ -192,10 +196,9 @@ class Tokens:
         return dataclasses.replace(self, max_length=max_length, long_texts=long_texts)
 
     def join(self, more: Tokens) -> Tokens:
-        """The rows of both, in memory; of one text each."""
-        offsets = np.concatenate([self.first.offsets, self.first.offsets[-1] + more.first.offsets[1:]])
-        first = Segment(np.concatenate([self.first.ids, more.first.ids]), offsets)
-        return dataclasses.replace(self, first=first)
+        """The rows of both, in memory."""
+        second = None if self.second is None or more.second is None else self.second.join(more.second)
+        return dataclasses.replace(self, first=self.first.join(more.first), second=second)
 
     def collate(self, rows: Ids) -> Collated:
         """Join the rows end to end; pairs are truncated longest first."""
@@ -252,12 +255,17 @@ class TokenizedSplit:
         weights = None if self.weights is None else self.weights[chosen]
         return TokenizedSplit(self.tokens, self.rows[chosen], self.targets[chosen], weights)
 
-    def join(self, tokens: Tokens, rows: Ids, targets: npt.NDArray[Any]) -> TokenizedSplit:
-        """These rows and more, each of the weight 1, as rows of `tokens`."""
-        weights = None if self.weights is None else np.append(self.weights, np.ones(len(rows), dtype=np.float32))
-        return TokenizedSplit(
-            tokens, np.concatenate([self.rows, rows]), np.concatenate([self.targets, targets]), weights
-        )
+    def join(self, more: TokenizedSplit) -> TokenizedSplit:
+        """These rows and more, whose targets have the same form; rows without a weight weigh 1."""
+        tokens, rows, weights = self.tokens, more.rows, None
+        if more.tokens.first is not tokens.first:
+            tokens, rows = tokens.join(more.tokens), len(tokens) + rows
+        if self.weights is not None or more.weights is not None:
+            ones = (np.ones(len(split.rows), dtype=np.float32) for split in (self, more))
+            given = zip((self.weights, more.weights), ones, strict=True)
+            weights = np.concatenate([one if weight is None else weight for weight, one in given])
+        targets = np.concatenate([self.targets, more.targets])
+        return TokenizedSplit(tokens, np.concatenate([self.rows, rows]), targets, weights)
 
 
 def load_tokenizer(folder: str) -> Any:

@@ -79,8 +79,8 @@ class ClassTargets(Targets):
         return np.where(corrected[:, None], certain, likely).astype(np.float32)
 
     def in_form_of(self, targets: Array, others: Array) -> Array:
-        if others.ndim == 1:
-            return targets.astype(others.dtype)
+        if targets.ndim == others.ndim or others.ndim == 1:
+            return super().in_form_of(targets, others)
         return np.eye(len(self.labels), dtype=others.dtype)[targets]
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:

@@ -96,7 +96,7 @@ def finish(
 def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> Logits:
     """Fit the head again; return logits of the validation rows by one that has not learned from them."""
     splits, learns, begin = context.splits, context.refits_on_validation, time.perf_counter()
-    data = context.with_label_texts(context.data.of(splits.train))
+    data = context.with_label_texts(context.rows_to_learn())
     held_out = context.data.of(splits.validation if out_of_fold is None else splits.validation.take(np.arange(0)))
     logits = training.linear_probe.refit_head(
         context.strategy, data, held_out, context.inputs.task, learns_held_out=learns

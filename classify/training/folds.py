@@ -56,7 +56,7 @@ def cross_validate(context: TrainingContext) -> Logits:
                 context.strategy.setup()
                 weights, *_ = context.strategy.state_dict(keep=True)
                 initial = {name: tensor.clone() for name, tensor in weights.items()}
-            rows = context.data.of(split).take(~held_out)
+            rows = context.rows_to_learn(number)
             trainer = make_trainer(context.strategy, context.inputs.task, rows, context.inputs.parts)
             trainer.strategy.setup(initial)
             stages.fit_head(context, trainer)
@@ -82,7 +82,7 @@ def _cross_validate_probe(context: TrainingContext, folds: npt.NDArray[np.int64]
     """Compute the out-of-fold logits of a run that trains the output layer alone. A collective."""
     split, begin = context.splits.train, time.perf_counter()
     context.strategy.setup()
-    data = context.with_label_texts(context.data.of(split))
+    data = context.with_label_texts(context.rows_to_learn())
     logits = linear_probe.probe_folds(context.strategy, data, context.inputs.task, folds)
     context.timeline.end("head")
     took = f"all in {time.perf_counter() - begin:.1f} s"

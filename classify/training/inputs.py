@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from classify.config.run_config import FIELDS, RunConfig
 from classify.config.schema import MULTILINGUAL_MODEL
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.reading import InputTables, read_tables
+from classify.data.sources import Verdict
 from classify.data.split_record import SplitRecord
 from classify.data.split_table import split_table
 from classify.data.splits import Rows, Splits
@@ -47,7 +48,10 @@ _LISTED_CONFLICTS = 1000
 
 @dataclass(frozen=True)
 class RunInputs:
-    """A run that can begin: resolved settings, task, data, model, output folder, and what is to be printed of them."""
+    """A run that can begin: resolved settings, task, data, model, output folder, and what is to be printed of them.
+
+    `labelled` rows of `--data` have a label, one that is trusted; `head` is the decision on an earlier run's head.
+    """
 
     config: RunConfig
     task: Task
@@ -56,10 +60,13 @@ class RunInputs:
     model: ModelFolder
     output_dir: OutputDirPlan
     trackers: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    labelled: int
+    head: tuple[Finding, ...]
+    parts: Parts = NO_PARTS
+    findings: tuple[Finding, ...] = ()
     label_texts: tuple[str, ...] = ()
     refits_head: bool = False
-    parts: Parts = NO_PARTS
+    verdicts: tuple[Verdict, ...] = ()
 
     @functools.cached_property
     def inspection(self) -> Report:
@@ -90,7 +97,8 @@ def check(
         _check_standard_input(config, launch)
         tables = read_tables(config.data, in_memory)
         task = recognize(tables)
-        labelled = np.flatnonzero(task.targets.labelled(tables.train, tables.columns.label))
+        is_labelled = task.targets.labelled(tables.train, tables.columns.label)
+        labelled = np.flatnonzero(is_labelled if tables.origins is None else is_labelled & tables.origins.are_trusted)
         languages = _detect_languages(tables, labelled, config.training.seed)
         config, head = _choose_head(config, task)
         if tables.columns.texts.pair is not None:
@@ -112,15 +120,26 @@ def check(
     faults.raise_if_any()
     assert task is not None
     assert model is not None
-    rows = min(len(labelled), config.data.max_train_samples or len(labelled))
-    width = model.width
-    config = config.resolve(len(splits.train), width, rows)
-    refits_head = task.head.refits and parts.loss is None and config.refits_head(rows, len(task.labels))
+    count = len(labelled)
+    return apply_recipe(RunInputs(config, task, splits, languages, model, output_dir, trackers, count, head, parts))
+
+
+def apply_recipe(inputs: RunInputs) -> RunInputs:
+    """Fill in the recipe's values for the rows to train on, and list all decisions.
+
+    Where sources are left out it is called again, and chooses again.
+    """
+    config, task, splits, model, languages = inputs.config, inputs.task, inputs.splits, inputs.model, inputs.languages
+    added_rows = splits.num_learned - len(splits.train)
+    rows = min(inputs.labelled, config.data.max_train_samples or inputs.labelled) + added_rows
+    config = config.resolve(splits.num_learned, model.width, rows)
+    refits_head = task.head.refits and inputs.parts.loss is None and config.refits_head(rows, len(task.labels))
     few = f"at most {FEW_ROWS_PER_CLASS} labelled rows a class" if refits_head else None
-    if config.trains_on_few(len(labelled)):
+    if config.trains_on_few(inputs.labelled + added_rows):
         few = f"fewer than {FEW_ROWS} labelled rows"
     texts, chosen = _choose_label_texts(config, task, splits, languages, few)
-    findings = [*_list_decisions(config, splits, model, languages), *head, *_recipe(config, splits, width), *chosen]
+    findings = [*_list_decisions(config, splits, model, languages), *inputs.head, *_recipe(config, splits, model.width)]
+    findings += [*chosen, *(verdict.finding() for verdict in inputs.verdicts)]
     added = [*PredictionColumns(task).names, *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     noted = [
@@ -130,9 +149,7 @@ def check(
         *config.notes_without_effect(fits_head=config.model.head != "keep"),
     ]
     findings += map(note, noted)
-    return RunInputs(
-        config, task, splits, languages, model, output_dir, trackers, tuple(findings), texts, refits_head, parts
-    )
+    return replace(inputs, config=config, findings=tuple(findings), label_texts=texts, refits_head=refits_head)
 
 
 def _detect_languages(tables: InputTables, labelled: Rows, seed: int) -> Languages:
@@ -284,7 +301,11 @@ def _note_trained_rows(model: str | None, splits: Splits) -> tuple[str, ...]:
     for name, (flag, split) in scored.items():
         trained = int(record.find_trained(split.table.text_hashes(splits.columns.text)[split.rows]).sum())
         if trained and not (name == "validation" and splits.num_folds):
-            way = "" if record.num_folds or len(record.learned) > 1 else f", or --split-like {shlex.quote(model)}"
+            way = (
+                ""
+                if record.num_folds or SPLITS.index("eval") in record.learned
+                else f", or --split-like {shlex.quote(model)}"
+            )
             notes.append(
                 f"{model} was trained on {trained} of the {len(split)} {name} texts, so the scores may be too high; "
                 f"give {flag} with other rows{way and way + ' for this table'}"
@@ -350,7 +371,7 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...
     automatic = [name for name, source in config.sources.items() if source.kind == "recipe" and name in words]
     if not automatic:
         return ()
-    why = f"{len(splits.train):,} training rows, hidden size {width}"
+    why = f"{splits.num_learned:,} training rows, hidden size {width}"
     flags = ", ".join(shown_name(FIELDS[name][1]) for name in automatic)
     return (decided("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)
 

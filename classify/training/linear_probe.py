@@ -7,6 +7,7 @@ Fine-tuning from a random head distorts pretrained features; a linear probe avoi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 
 import numpy as np
@@ -82,7 +83,8 @@ def refit_head(
         weight, bias = task.head.fit(features, data.targets, penalty, class_weights, data.weights)
         logits = held_features @ weight.T + bias
         if learns_held_out:
-            everyone = data.join(data.tokens, held_out.rows, task.targets.in_form_of(held_out.targets, data.targets))
+            targets = task.targets.in_form_of(held_out.targets, data.targets)
+            everyone = data.join(dataclasses.replace(held_out, targets=targets))
             features = np.concatenate([features, held_features])
             weight, bias = task.head.fit(features, everyone.targets, penalty, class_weights, everyone.weights)
         named = {"weight": weight, "bias": bias, "logits": logits}

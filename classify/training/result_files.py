@@ -229,12 +229,18 @@ def _write_split(results: Results) -> None:
                 of_rows = np.full(len(split.table), -1, dtype=np.int8)
                 of_rows[split.rows] = number
                 parts.append((split.table, of_rows))
+    for source in splits.sources:
+        of_rows = np.full(len(source.split.table), -1, dtype=np.int8)
+        of_rows[source.split.rows] = splits.num_folds or split_record.SOURCE
+        parts.append((source.split.table, of_rows))
+    learned = ["train", *(["eval"] if results.context.refits_on_validation else [])]
+    learned += [split_record.PARTS[split_record.SOURCE]] if splits.sources else []
     split_record.write_record(
         results.context.output.folder,
         np.concatenate([table.text_hashes(column) for table, _ in parts]),
         np.concatenate([numbers for _, numbers in parts]),
         splits.num_folds,
-        ("train", "eval") if results.context.refits_on_validation else ("train",),
+        learned,
     )
 
 
@@ -293,7 +299,7 @@ def _write_metrics(results: Results) -> None:
             "tokens_per_second": progress.tokens / progress.seconds if progress.step else 0.0,
             "steps": progress.step,
             "collapsed_epoch": progress.collapsed_epoch,
-            "epochs": progress.position / len(splits.train),
+            "epochs": progress.position / splits.num_learned,
             "loss": progress.mean_loss if progress.step else None,
         },
         **({} if open_set is None else {scope.COLUMN: open_set.metrics}),
@@ -335,7 +341,7 @@ def _end_record(results: Results) -> None:
 def _notes(results: Results) -> list[str]:
     progress, splits, data = results.trainer.progress, results.splits, results.trainer.data
     first, last = progress.first_loss, progress.mean_loss
-    epochs, outputs = progress.position / len(splits.train), results.logits.shape[1]
+    epochs, outputs = progress.position / splits.num_learned, results.logits.shape[1]
     given = results.context.inputs.parts.loss is not None  # it may refuse these tensors
     scores, baseline, majority = results.headline
     chance = math.nan if given else tasks.losses.loss_by_chance(results.trainer.loss, data.targets, outputs)

@@ -6,7 +6,8 @@ each came from. Under torchrun, srun, mpirun or --nproc every process comes here
 **Inputs.** Before torch does anything, `inputs.check` looks at all that can be wrong. It reads the tables into
 Arrow (`classify.tables`), lets a task recognize what the labels mean (`classify.tasks`), finds the model's files,
 splits the rows (`classify.data.split_table`), and fills in what nobody gave with the recipe's values. Faults are
-reported together. `setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
+reported together. Where some labels are not trusted, `sources` leaves out those that do not help.
+`setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
 
 **World.** `group.start` carries out the device plan: it sets the device and, where several processes train, forms the
 process group. From there on `World` is all that anybody knows of other ranks. `setup.prepare` loads the model, locks
@@ -55,6 +56,7 @@ from classify.training.log import Log
 from classify.training.parts import Parts
 from classify.training.run_record import make_record
 from classify.training.setup import TrainingContext, check_outputs, prepare, tokenize_tables
+from classify.training.sources import judge_sources
 from classify.training.terminal import Timeline, configure_terminal, log, log_decision, log_detail
 from classify.training.trainer import make_trainer
 
@@ -99,6 +101,12 @@ def train(
             configure_terminal(config.training, is_main=launch.is_main)
             with group.announce_errors(launch, functools.partial(_start, config.training, launch)):
                 inputs = inputs or check(config, parts, in_memory, launch)
+            if inputs.splits.sources:
+                with _start(inputs.config.training, launch) as world:
+                    world.agree(None)
+                    inputs = judge_sources(inputs, world)
+                timeline.end("sources")
+            with group.announce_errors(launch, functools.partial(_start, config.training, launch)):
                 _print_inputs(inputs)  # before tokenizing, which takes long for large tables
                 data = tokenize_tables(inputs)
             timeline.end("tokens")
@@ -127,9 +135,7 @@ def _print_inputs(inputs: RunInputs) -> None:
 def _run(context: TrainingContext) -> Path:
     """Resume or start, train, score, write."""
     output, saved = context.output, context.checkpoint
-    trainer = make_trainer(
-        context.strategy, context.inputs.task, context.data.of(context.splits.train), context.inputs.parts
-    )
+    trainer = make_trainer(context.strategy, context.inputs.task, context.rows_to_learn(), context.inputs.parts)
     batches = trainer.batches
     if saved is not None:
         model = str(context.inputs.model.path.resolve())

@@ -71,7 +71,8 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         cap = context.inputs.model.max_length
         count_tokens(inspection, splits, train.tokens, data.max_length, cap, data.tokenizer)
     # Texts are shared by token cost, so the ranks' rows of a step may differ by a few.
-    lengths = train.tokens.lengths(train.rows[batches.step_at(0).indices])
+    learned = context.rows_to_learn()
+    lengths = learned.tokens.lengths(learned.rows[batches.step_at(0).indices])
     shards = balance_by_cost(token_cost(lengths, context.classifier.hidden_size), world.world_size)
     start = describe_start(table, context.inputs.task.name)
     values = {
@@ -81,6 +82,7 @@ def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
         "config": config.to_dict(),
         "sources": {name: str(source) for name, source in config.sources.items()},
         "data": {**start["data"], "fingerprint": splits.fingerprint},
+        "label_sources": [asdict(verdict) for verdict in context.inputs.verdicts],
         "seed": config.training.seed,
         "topology": [
             {**entry, "rows_per_step": len(shard)} for entry, shard in zip(world.topology, shards, strict=True)

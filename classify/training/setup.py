@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from classify.config.run_config import RunConfig, fields_that_affect
-from classify.data.splits import Split, Splits
+from classify.data.splits import Split, Splits, Targets
 from classify.data.tokenize import (
     POLICIES,
     TokenizedSplit,
@@ -83,10 +83,18 @@ class TokenizedData:
         targets = split.targets if split.soft_targets is None else split.soft_targets
         return TokenizedSplit(tokens, split.rows, targets, split.weights)
 
+    def join(self, splits: Sequence[Split], encoder: Targets) -> TokenizedSplit:
+        """The rows of several splits, in order; where the targets of one are soft, all are."""
+        joined, *others = map(self.of, splits)
+        for other in others:
+            joined = replace(joined, targets=encoder.in_form_of(joined.targets, other.targets))
+            joined = joined.join(replace(other, targets=encoder.in_form_of(other.targets, joined.targets)))
+        return joined
+
     def step_tokens(self, inputs: RunInputs) -> float:
         """The mean number of tokens of a step, on one device."""
-        train = self.of(inputs.splits.train)
-        return float(train.tokens.lengths(train.rows).mean()) * inputs.config.training.rows_per_step(1)
+        lengths = [split.tokens.lengths(split.rows) for split in map(self.of, inputs.splits.learned)]
+        return float(np.concatenate(lengths).mean()) * inputs.config.training.rows_per_step(1)
 
 
 def _digest(table: Table, columns: Sequence[str]) -> str:
@@ -142,6 +150,12 @@ class TrainingContext:
         scores = task.scores.score(logits, split.targets, self.config.training.seed, predicted, sampling)
         return self.inputs.parts.add_metrics(scores, task.answers.probabilities(logits), split.targets)
 
+    def rows_to_learn(self, fold: int | None = None) -> TokenizedSplit:
+        """The rows to train on: the training split, without those of a fold, and the rows of the sources."""
+        train = self.splits.train if fold is None else self.splits.train.take(np.flatnonzero(self.splits.folds != fold))
+        sources = (source.of_fold(fold) for source in self.splits.sources)
+        return self.data.join([train, *sources], self.inputs.task.targets)
+
     def with_label_texts(self, data: TokenizedSplit) -> TokenizedSplit:
         """The rows that the model learns from before any epoch: `data`, and the names of the labels.
 
@@ -153,8 +167,7 @@ class TrainingContext:
         task_targets = self.inputs.task.targets
         counts = task_targets.label_counts(self.splits.train.targets)
         labels = np.flatnonzero((counts > _RARE) | (10 * counts > counts.max()))
-        targets = task_targets.in_form_of(labels, data.targets)
-        return data.join(data.tokens.join(texts), len(data.tokens) + labels, targets)
+        return data.join(TokenizedSplit(texts, labels, task_targets.in_form_of(labels, data.targets)))
 
     @property
     def identity(self) -> dict[str, Any]:
