@@ -99,6 +99,14 @@ class DataConfig(ReadConfig):
         "probabilities)", metavar="VALUE", several=True,
     )  # fmt: skip
     keep_source: bool = option(False, "train on all sources, whether they help or not")
+    unlabelled_data: str | None = option(
+        None, "table of texts without labels: a teacher labels them, and they train, too, unless that does harm",
+        metavar="FILE", several=True, is_path=True,
+    )  # fmt: skip
+    teacher: str | None = option(
+        None, "what labels --unlabelled-data: a result folder, a model to fine-tune first, or self: this run's own "
+        "model, trained without them (default: self)", metavar="DIR|MODEL",
+    )  # fmt: skip
     language: str | None = option(
         None,
         "language of the texts (ISO 639: en, de, ...); selects the model (default: auto-detected)",

@@ -12,12 +12,21 @@ from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
 from classify.tables.labels import join_labels
 from classify.tables.read import SUFFIXES, read_table
-from classify.tables.roles import Columns, find_columns, rename_alike, require_columns, require_named_column
+from classify.tables.roles import (
+    Columns,
+    TextColumns,
+    find_columns,
+    find_text_columns,
+    rename_alike,
+    require_columns,
+    require_named_column,
+)
 from classify.tables.rules import NO_COLUMN, SplitColumn, find_split_column, require_splits
 from classify.tables.source import ReadOptions
 from classify.tables.table import Table
 
 FLAGS = ("--data", "--eval-data", "--test-data")
+_UNLABELLED = "--unlabelled-data"
 # The flag of each split of a folder, as if it was a separate file.
 _SPLITS = dict(zip(("train", "eval", "test"), FLAGS, strict=True))
 
@@ -33,6 +42,7 @@ class InputTables:
     config: DataConfig
     soft: SoftLabels | None = None
     origins: Origins | None = None
+    unlabelled: Table | None = None
 
     @property
     def learned(self) -> list[Table]:
@@ -84,7 +94,11 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     if config.annotator_column is not None:
         soft, finding = read_annotators(soft, train, columns.text, columns.label, config.annotator_column)
         columns = replace(columns, findings=(*columns.findings, finding))
-    return InputTables(train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft, origins)
+    unlabelled = tables.get(_UNLABELLED)
+    return InputTables(
+        train, more.get("--eval-data"), more.get("--test-data"), columns, config, soft, origins,
+        None if unlabelled is None else _derive(_name_texts(unlabelled, columns.texts), columns),
+    )  # fmt: skip
 
 
 def _find_columns(
@@ -118,6 +132,7 @@ def _find_columns(
 def _read(config: DataConfig, in_memory: Mapping[str, Table]) -> dict[str, Table]:
     """Read all tables; the faults of all of them are raised together."""
     paths = dict(zip(FLAGS, (config.data, config.eval_data, config.test_data), strict=True))
+    paths[_UNLABELLED] = config.unlabelled_data
     if config.data is not None and "--data" not in in_memory:
         for split, found in find_splits(config.data, "--data", SUFFIXES).items():
             flag = _SPLITS[split]
@@ -171,6 +186,12 @@ def _fit(table: Table, columns: Columns, flag: str, config: DataConfig) -> Table
         wanted |= dict.fromkeys(columns.labels, f"--label-column{hint}")
     require_columns(table, wanted)
     return _derive(table, columns)
+
+
+def _name_texts(table: Table, texts: TextColumns) -> Table:
+    """A table of texts, its columns named as in `--data`. Raises InputError where these are not there."""
+    found = find_text_columns(table, texts, None, None)
+    return table.with_arrow(table.arrow.select(found.named).rename_columns(texts.named))
 
 
 def _derive(table: Table, columns: Columns) -> Table:

@@ -73,8 +73,8 @@ def read_origins(table: Table, config: DataConfig, soft: SoftLabels | None) -> O
             raise InputError("--trusted needs the column that holds its values; add --source-column, or drop it.")
         return None
     cells, numbers = table.dictionary_encode(column)
-    names, number_of = np.unique([cell.strip() for cell in cells], return_inverse=True)
-    number_of = number_of[numbers]
+    unique, number_of = np.unique([cell.strip() for cell in cells], return_inverse=True)
+    names, number_of = unique.tolist(), number_of[numbers]
     counted = [f"{name!r} ({rows:,} rows)" for name, rows in zip(names, np.bincount(number_of), strict=True)]
     listed = list_some(counted)
     if config.trusted is not None:
@@ -84,7 +84,7 @@ def read_origins(table: Table, config: DataConfig, soft: SoftLabels | None) -> O
                 f"--trusted {unknown[0]}: no row of {table.path} has this value in column {column!r}. Expected some of "
                 f"{listed}."
             )
-        are_trusted = np.isin(names, trusted)[number_of]
+        are_trusted = np.isin(unique, trusted)[number_of]
     elif soft is not None and soft.labels:
         are_trusted = ~soft.has_any
     else:
@@ -94,7 +94,7 @@ def read_origins(table: Table, config: DataConfig, soft: SoftLabels | None) -> O
             f"--source-column {column}: all rows of {table.path} are trusted ({listed}), so no source is left to "
             "judge; drop --source-column."
         )
-    return Origins(tuple(names.tolist()), number_of, are_trusted)
+    return Origins(tuple(names), number_of, are_trusted)
 
 
 def check_trusted(count: int, path: str) -> None:

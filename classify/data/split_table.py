@@ -22,7 +22,7 @@ from classify.findings import Finding, decided, note
 from classify.tables.profile import parse_number
 from classify.tables.roles import note_empty_texts
 from classify.tables.rules import NO_COLUMN, SPLITS
-from classify.tables.table import EMPTY, Table
+from classify.tables.table import EMPTY, Table, TextHashes
 
 _TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
 # Share of the rows of `--data` to validate on, and to test.
@@ -108,6 +108,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     overlap = {name: np.flatnonzero(np.isin(split.hashes(columns.text), texts)) for name, split in scored.items()}
     unlabelled = _find_unlabelled(tables, encoder)
     outside, outside_scored = _find_outside(tables, encoder, seed)
+    to_teach = _find_new_texts(tables, [validation, test], hashes[labelled])
     sizes = f"train {len(train):,}, {held_out}, test {len(test):,}"
     splits = Splits(
         columns, encoder, train, validation, scored.get("test"), targets, labelled, findings=(),
@@ -121,6 +122,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
         # Splits from separate tables are not recorded.
         assignment=assigned.parts if is_divided or assigned.folds else None,
         folds=fold_of, outside=outside, outside_scored=outside_scored, sources=tuple(sources),
+        to_teach=to_teach,
         learnable_validation=assigned.is_drawn and _may_learn(tables, validation, scored.get("test")),
     )  # fmt: skip
     findings = [*columns.findings, *(finding for source in tables.every for finding in source.findings)]
@@ -346,6 +348,19 @@ def _find_outside(tables: InputTables, encoder: Targets, seed: int) -> tuple[tup
             is_tested[np.random.default_rng(seed).permutation(len(first))[: len(first) // 2]] = True
         fitted, scored = [first.take(~is_tested), *others], first.take(is_tested)
     return tuple(split for split in fitted if len(split)), scored if len(scored) else None
+
+
+def _find_new_texts(tables: InputTables, scored: list[Split], labelled: TextHashes) -> Split | None:
+    """The rows of --unlabelled-data, each text once, whose text no labelled row has. Raises InputError without any."""
+    table = tables.unlabelled
+    if table is None:
+        return None
+    known = np.concatenate([labelled, *(split.hashes(tables.columns.text) for split in scored)])
+    texts, first = np.unique(table.text_hashes(tables.columns.text), return_index=True)
+    rows = np.sort(first[~np.isin(texts, known) & (texts != EMPTY)])
+    if not len(rows):
+        raise InputError(f"--unlabelled-data {table.path}: each of its texts has a label elsewhere; drop the flag.")
+    return _without_targets(table, rows)
 
 
 def _without_targets(table: Table, rows: Rows) -> Split:

@@ -86,7 +86,8 @@ class Splits:
     from `--data`, and no test row has their text.
 
     `outside` are rows that belong to none of the classes, of which `outside_scored` are scored; none of them is
-    trained on. `sources` are more rows to train on, whose labels are not trusted enough to score by.
+    trained on. `sources` are more rows to train on, whose labels are not trusted enough to score by; `to_teach` are
+    rows without labels, which a teacher makes one of them.
     """
 
     columns: Columns
@@ -105,6 +106,7 @@ class Splits:
     outside_scored: Split | None = None
     learnable_validation: bool = False
     sources: tuple[Source, ...] = ()
+    to_teach: Split | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -135,7 +137,7 @@ class Splits:
     def tables(self) -> list[Table]:
         """Each table once, `--data` first."""
         tables: list[Table] = []
-        scored = (self.validation, self.test, *self.unlabelled.values(), self.outside_scored)
+        scored = (self.validation, self.test, *self.unlabelled.values(), self.outside_scored, self.to_teach)
         for split in (*self.learned, *scored):
             if split is not None and not any(split.table is table for table in tables):
                 tables.append(split.table)

@@ -35,6 +35,8 @@ _TIMEOUT = re.compile(r"time(d |-)?out", re.IGNORECASE)
 _NOT_LISTENING = re.compile(r"name: E(?:ADDRINUSE|ACCES), message: ([\w ]+)")
 # Number of process groups formed by this process: a script may train, or load a classifier, more than once.
 _formed = 0
+# The store of --nproc, whose socket there is once; it serves all groups.
+_own_store: torch.distributed.Store | None = None
 
 
 def start(plan: DevicePlan, timeout_seconds: int = 600) -> World:
@@ -206,9 +208,10 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
     2.13 gives them the same names in every attempt). On several machines each agent counts its own restarts, so the
     count does not identify an attempt; there torchrun needs --rdzv-backend c10d, which creates a store per attempt.
     """
+    global _own_store
     listener = take_listener()
     if listener is not None:  # of --nproc: torch itself would listen on all addresses of the machine
-        store: torch.distributed.Store = torch.distributed.TCPStore(
+        _own_store = torch.distributed.TCPStore(
             launch.address or "127.0.0.1",
             launch.port or 0,
             launch.world_size,
@@ -216,7 +219,8 @@ def _open_store(launch: Launch, timeout: datetime.timedelta) -> torch.distribute
             timeout=timeout,
             master_listen_fd=listener,
         )
-    else:
+    store = _own_store
+    if store is None:
         store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timeout))
     attempt = 0 if launch.spans_machines else launch.restarts
     # _formed is the same number in all processes: forming a group is a collective.

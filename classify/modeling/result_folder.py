@@ -98,6 +98,10 @@ def read_labels(folder: str) -> list[str]:
         ) from None
 
 
+def is_result_folder(model: str) -> bool:
+    return (Path(model) / "classify.json").is_file()
+
+
 def earlier_labels(model: str, task: str) -> list[str] | None:
     """The labels of a run's folder that was trained for `task`; None for any other model."""
     try:

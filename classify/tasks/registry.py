@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from classify.data.reading import InputTables
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.evaluation.scope import Scope
 from classify.modeling.result_folder import read_labels, read_settings
 from classify.tables.labels import (
@@ -117,3 +117,20 @@ def trained_task(folder: str) -> Task:
             f"--model {folder}: classify.json has no {error}; restore the file of the training run."
         ) from None
     return replace(task, scope=Scope.read(Path(folder), settings))
+
+
+def check_teacher(folder: str, task: Task) -> None:
+    """Raise InputError where a result folder cannot teach this task."""
+    teacher = trained_task(folder)
+    known = {task.targets.classes.of(label) or label for label in teacher.labels} & {*task.labels}
+    if teacher.name != task.name or (task.answers.has_labels and not known):
+        expected = list_some(task.labels, show=repr) if task.answers.has_labels else "scores"
+        raise InputError(
+            f"--teacher {folder}: it predicts {list_some(teacher.labels, show=repr)} (task {teacher.name}). Expected "
+            f"labels of {expected} (task {task.name})."
+        )
+    if missing := {*task.labels} - known if not task.answers.has_confidence and task.answers.has_labels else ():
+        raise InputError(
+            f"--teacher {folder}: it knows no label {list_some(sorted(missing), show=repr)}, and with several labels a "
+            "row it would teach that none has them; give a teacher of all labels."
+        )

@@ -33,10 +33,12 @@ def finish(
     record: RunRecord,
     start_seconds: float,
     out_of_fold: Logits | None,
+    taught: list[Logits],
 ) -> None:
     """Restore the kept weights, calibrate, score, and write every file. A collective.
 
-    `out_of_fold` are the logits of the validation split where it is the training split.
+    `out_of_fold` are the logits of the validation split where it is the training split, and `taught` those of the rows
+    to teach by each fold's model.
     """
     splits, output, strategy, world = context.splits, context.output, context.strategy, context.world
     strategy.end_training()  # from here on the weights are scored that will be saved
@@ -63,6 +65,9 @@ def finish(
         scored = validation if splits.test is None else context.compute_logits(splits.test)
     open_set = training.open_set.fit_scope(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
+    taught = [rescaling.apply(logits) for logits in taught]
+    if splits.to_teach is not None and not taught:
+        taught = [context.compute_logits(splits.to_teach)]
     weights = strategy.stock_weights(keep=output.is_writer)
     train_log.finish()
     if context.config.training.save_on_each_node:
@@ -80,6 +85,7 @@ def finish(
                 logits=scored,
                 calibration=calibration,
                 unlabelled=unlabelled,
+                taught=taught,
                 open_set=open_set,
                 weights=weights,
                 kept_epoch=kept_epoch,

@@ -31,8 +31,10 @@ from classify.training.trainer import make_trainer
 Logits = npt.NDArray[np.float32]
 
 
-def cross_validate(context: TrainingContext) -> Logits:
+def cross_validate(context: TrainingContext) -> tuple[Logits, list[Logits]]:
     """Compute the out-of-fold logits (rows, outputs) of the training rows, in their order; the same on every rank.
+
+    Beside them are the logits of the rows to teach by the model of each fold, if there are such rows.
 
     Finished folds are kept in the output folder, where a resumed run finds them. The model's weights are restored at
     the end. A collective. Raises Interrupted where any rank received a signal.
@@ -42,16 +44,18 @@ def cross_validate(context: TrainingContext) -> Logits:
     # Where the head alone is trained, on no more rows than memory holds features of, folds share the features.
     limit = linear_probe.row_limit(len(context.inputs.task.labels), is_final=True)
     trains_encoder = context.config.model.head != "probe" or context.config.training.trains_encoder
-    if not trains_encoder and len(split) <= limit:
-        return _cross_validate_probe(context, folds)
+    to_teach, taught = context.splits.to_teach, list[Logits]()
+    learns_alike = to_teach is None and not any(source.by_fold for source in context.splits.sources)
+    if not trains_encoder and len(split) <= limit and learns_alike:
+        return _cross_validate_probe(context, folds), taught
     logits = np.zeros((len(split), context.classifier.output_layer.out_features), dtype=np.float32)
     initial: dict[str, torch.Tensor] = {}
     for number in range(count):
         held_out = folds == number
         scored = Split(split.table, split.rows[held_out], split.targets[held_out])
         begin = time.perf_counter()
-        fold_logits, took = _load(context, number), "taken from the resumed run"
-        if fold_logits is None:
+        stored, took = _load(context, number), "taken from the resumed run"
+        if stored is None:
             if not initial:
                 context.strategy.setup()
                 weights, *_ = context.strategy.state_dict(keep=True)
@@ -68,14 +72,18 @@ def cross_validate(context: TrainingContext) -> Logits:
                 )
             else:
                 fold_logits = context.compute_logits(scored)
+            stored = {"logits": fold_logits}
+            if to_teach is not None:
+                stored["taught"] = context.compute_logits(to_teach)
             context.timeline.end("evaluation")
-            _save(context, number, fold_logits)
+            _save(context, number, stored)
             took = f"{time.perf_counter() - begin:.1f} s"
-        logits[held_out] = fold_logits
-        _log_score(context, number, fold_logits, scored.targets, took)
+        logits[held_out] = stored["logits"]
+        taught += [stored["taught"]] if to_teach is not None else []
+        _log_score(context, number, stored["logits"], scored.targets, took)
     if initial:
         context.strategy.setup(initial)
-    return logits
+    return logits, taught
 
 
 def _cross_validate_probe(context: TrainingContext, folds: npt.NDArray[np.int64]) -> Logits:
@@ -104,28 +112,30 @@ def _stored(context: TrainingContext, number: int) -> tuple[Path, dict[str, str]
     """The file of a fold's logits, and its metadata: a digest of all settings that they depend on."""
     settings = context.settings
     learning = {name: settings[name] for name in fields_that_affect("start", "later steps")}
-    values = json.dumps({**context.identity, **learning}, sort_keys=True, default=str)
+    to_teach = context.splits.to_teach
+    taught = None if to_teach is None else to_teach.table.digest(context.splits.columns.text)
+    values = json.dumps({**context.identity, **learning, "taught": taught}, sort_keys=True, default=str)
     file = context.output.checkpoints / f"fold-{number + 1}.safetensors"
     return file, {"identity": hashlib.sha256(values.encode()).hexdigest()}
 
 
-def _load(context: TrainingContext, number: int) -> Logits | None:
+def _load(context: TrainingContext, number: int) -> dict[str, Logits] | None:
     """Load the logits of a fold that was finished under the same settings, if there is one. A collective."""
     world, stored = context.world, {}
     if world.is_main and context.output.plan.resume:
         path, metadata = _stored(context, number)
         with contextlib.suppress(OSError, safetensors.SafetensorError), safetensors.safe_open(path, "pt") as file:
             if file.metadata() == metadata:
-                stored = {"logits": file.get_tensor("logits")}
+                stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     stored = world.broadcast_tensors(stored if world.is_main else None)
-    return stored["logits"].cpu().numpy() if stored else None
+    return {name: tensor.cpu().numpy() for name, tensor in stored.items()} or None
 
 
-def _save(context: TrainingContext, number: int, logits: Logits) -> None:
+def _save(context: TrainingContext, number: int, logits: dict[str, Logits]) -> None:
     output = context.output
     with output.world.sync_errors(), output.writing(f"the predictions of fold {number + 1}"):
         if output.is_writer:
             path, metadata = _stored(context, number)
             make_folders(output.checkpoints)
             with atomic_path(path) as temporary:
-                save_file({"logits": torch.from_numpy(logits)}, temporary, metadata=metadata)
+                save_file({name: torch.from_numpy(part) for name, part in logits.items()}, temporary, metadata=metadata)

@@ -28,14 +28,14 @@ from classify.findings import Finding, decided, note
 from classify.launch.launch import Launch
 from classify.modeling.coverage import check_coverage
 from classify.modeling.find import ModelFolder, check_frozen, resolve_model
-from classify.modeling.result_folder import earlier_labels
+from classify.modeling.result_folder import earlier_labels, is_result_folder
 from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.tasks.columns import FOLD_COLUMN, PredictionColumns, note_renamed
 from classify.tasks.label_columns import label_texts
-from classify.tasks.registry import recognize
+from classify.tasks.registry import check_teacher, recognize
 from classify.training.output_dir import OutputDirPlan, plan_output_dir
 from classify.training.parts import NO_PARTS, Parts
 from classify.training.table_report import Report, count_tokens, inspect_splits
@@ -110,6 +110,8 @@ def check(
             config = config.with_default("model", MULTILINGUAL_MODEL, "texts")
         task.check_settings(config.training, parts.metrics)
         parts.check(task, config.training)
+        if config.data.teacher is not None and is_result_folder(config.data.teacher):
+            check_teacher(config.data.teacher, task)
     model = _resolve_model(config, faults)
     with faults.collect():
         if task is not None:

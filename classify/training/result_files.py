@@ -31,6 +31,7 @@ from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.source import ReadOptions
 from classify.tasks.base import EXACT, FOR_EXCEL, Task
 from classify.tasks.columns import FILE as PREDICTIONS, PredictionColumns
+from classify.training import teacher
 from classify.training.run_record import RunRecord
 from classify.training.setup import TrainingContext
 from classify.training.terminal import log, log_event
@@ -59,6 +60,7 @@ class Results:
     logits: Logits
     calibration: dict[str, Any] | None
     unlabelled: dict[str, Logits]
+    taught: list[Logits]
     open_set: training.open_set.OpenSet | None
     weights: dict[str, Any]
     kept_epoch: float
@@ -248,6 +250,12 @@ def _write_scored_rows(results: Results) -> None:
     results.scored_rows.write(results.context.output.folder)
 
 
+def _write_taught(results: Results) -> None:
+    if results.splits.to_teach is not None:
+        probabilities = [results.task.answers.probabilities(logits) for logits in results.taught]
+        teacher.write(results.context.output.folder, results.splits, results.task.labels, probabilities)
+
+
 def _write_suspects(results: Results) -> None:
     """Write suspects.csv, where every row was scored by a fold that did not train on it."""
     split, columns, path = results.splits.train, results.splits.columns, results.context.output.folder
@@ -387,6 +395,7 @@ WRITERS: tuple[tuple[str, Callable[[Results], None]], ...] = (
     (split_record.FILE, _write_split),
     (scored_rows.FILE, _write_scored_rows),
     (suspects_file.FILE, _write_suspects),
+    (teacher.FILE, _write_taught),
     ("metrics.json", _write_metrics),
     ("run.json", _end_record),
 )

@@ -6,7 +6,8 @@ each came from. Under torchrun, srun, mpirun or --nproc every process comes here
 **Inputs.** Before torch does anything, `inputs.check` looks at all that can be wrong. It reads the tables into
 Arrow (`classify.tables`), lets a task recognize what the labels mean (`classify.tasks`), finds the model's files,
 splits the rows (`classify.data.split_table`), and fills in what nobody gave with the recipe's values. Faults are
-reported together. Where some labels are not trusted, `sources` leaves out those that do not help.
+reported together. A `teacher` labels the rows of --unlabelled-data, after a training of its own if need be. Where
+some labels are not trusted, `sources` leaves out those that do not help.
 `setup.tokenize_tables` then turns each table into token ids once, for every split and fold.
 
 **World.** `group.start` carries out the device plan: it sets the device and, where several processes train, forms the
@@ -36,7 +37,11 @@ import contextlib
 import functools
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from classify.config.run_config import RunConfig
 from classify.config.schema import TrainingConfig
@@ -47,7 +52,7 @@ from classify.findings import decisions, note
 from classify.launch.launch import Launch
 from classify.modeling.load import quiet_libraries
 from classify.tables.table import Table
-from classify.training import resume, stages
+from classify.training import resume, stages, teacher
 from classify.training.callbacks import Checkpointer, Evaluate, GivenCallbacks, describe_collapse
 from classify.training.finish import finish
 from classify.training.folds import cross_validate
@@ -97,26 +102,46 @@ def train(
             "train: another training runs in this process; wait for it to end, or start a process for each training."
         )
     try:
-        with quiet_libraries():
-            configure_terminal(config.training, is_main=launch.is_main)
-            with group.announce_errors(launch, functools.partial(_start, config.training, launch)):
-                inputs = inputs or check(config, parts, in_memory, launch)
-            if inputs.splits.sources:
-                with _start(inputs.config.training, launch) as world:
-                    world.agree(None)
-                    inputs = judge_sources(inputs, world)
-                timeline.end("sources")
-            with group.announce_errors(launch, functools.partial(_start, config.training, launch)):
-                _print_inputs(inputs)  # before tokenizing, which takes long for large tables
-                data = tokenize_tables(inputs)
-            timeline.end("tokens")
-            with _start(inputs.config.training, launch, data.step_tokens(inputs)) as world:
-                world.agree(None)
-                timeline.end("process group")
-                with prepare(inputs, data, world, timeline) as context:
-                    return _run(context)
+        return _train(config, inputs, launch, timeline, parts, in_memory)
     finally:
         _TRAINING.release()
+
+
+def _train(
+    config: RunConfig,
+    inputs: RunInputs | None,
+    launch: Launch,
+    timeline: Timeline,
+    parts: Parts,
+    in_memory: Mapping[str, Table] | None,
+) -> Path:
+    """`train` while no other training runs; a teacher's training is one inside."""
+
+    def train_teacher(settings: RunConfig) -> Path:
+        return _train(settings, None, launch, Timeline(), replace(parts, callbacks=()), in_memory)
+
+    announced = functools.partial(group.announce_errors, launch, functools.partial(_start, config.training, launch))
+    with quiet_libraries():
+        configure_terminal(config.training, is_main=launch.is_main)
+        with announced():
+            inputs = inputs or check(config, parts, in_memory, launch)
+        if inputs.splits.to_teach is not None and config.data.teacher != teacher.NONE:
+            inputs = teacher.teach(inputs, launch, train_teacher)
+            timeline.end("teacher")
+        if inputs.splits.sources:
+            with _start(config.training, launch) as world:
+                world.agree(None)
+                inputs = judge_sources(inputs, world)
+            timeline.end("sources")
+        with announced():
+            _print_inputs(inputs)  # before tokenizing, which takes long for large tables
+            data = tokenize_tables(inputs)
+        timeline.end("tokens")
+        with _start(inputs.config.training, launch, data.step_tokens(inputs)) as world:
+            world.agree(None)
+            timeline.end("process group")
+            with prepare(inputs, data, world, timeline) as context:
+                return _run(context)
 
 
 def _start(settings: TrainingConfig, launch: Launch, step_tokens: float | None = None) -> World:
@@ -145,9 +170,9 @@ def _run(context: TrainingContext) -> Path:
     if saved is not None:
         resume.log_changes(output, context.settings, saved)
     with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
-        out_of_fold = None
+        out_of_fold, taught = None, list[npt.NDArray[np.float32]]()
         if context.splits.folds is not None:
-            out_of_fold = cross_validate(context)
+            out_of_fold, taught = cross_validate(context)
         if saved is not None:  # before the log is cut to its step
             trainer.load_state_dict(saved)
         train_log = Log(context, after_step=None if saved is None else saved.step)
@@ -176,7 +201,7 @@ def _run(context: TrainingContext) -> Path:
             checkpointer.save(trainer)
         if (collapsed := trainer.progress.collapsed_epoch) is not None:
             record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps)"))
-        finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold)
+        finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold, taught)
     for callback in context.inputs.parts.callbacks:
         callback.on_train_end(output.folder)
     return output.folder

@@ -15,6 +15,7 @@ from classify.errors import InputError
 from tests.support.processes import ROOT
 
 CONTRACT = """--soft-labels --weight-column --annotator-column
+--source-column --trusted --keep-source --unlabelled-data --teacher
 --data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
 --save-steps --save-minutes --max-train-samples --max-steps --head --report-to --debug
