@@ -148,19 +148,18 @@ class RunConfig:
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
         (default: `rows`); see `recipe.choose_recipe`.
         """
-        training, contrastive = self.training, self._uses_contrastive_steps
+        chosen_before = [name for name, source in self.sources.items() if source.kind == "recipe"]
+        given = self.replace(**dict.fromkeys(chosen_before))
+        training, contrastive = given.training, given._uses_contrastive_steps
         chosen = choose_recipe(
             rows, width, labelled=labelled, contrastive=contrastive, preset=training.preset, lora=self.model.lora
         )
         recipe = dataclasses.asdict(chosen)
         if training.per_device_train_batch_size is not None:
             del recipe["batch_size"]
-        chosen_before = {name for name, source in self.sources.items() if source.kind == "recipe"}
-        defaults = {
-            name: value for name, value in recipe.items() if getattr(training, name) is None or name in chosen_before
-        }
+        defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
         sources = {**self.sources, **dict.fromkeys(defaults, ValueSource("recipe"))}
-        return dataclasses.replace(self.replace(**defaults), sources=sources)
+        return dataclasses.replace(given.replace(**defaults), sources=sources)
 
     def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
         return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})

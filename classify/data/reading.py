@@ -59,6 +59,10 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     Raises InputError with the faults of all tables, QuestionError with what the first leaves open.
     """
     tables = _read(config, in_memory or {})
+    if config.teacher is not None and config.unlabelled_data is None:
+        raise InputError(
+            f"--teacher {config.teacher}: it labels the texts of --unlabelled-data; add it, or drop the flag."
+        )
     table = tables["--data"]
     if not len(table):
         raise InputError(f"{table.path}: no row below the header. Expected one row per text.")

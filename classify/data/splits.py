@@ -147,13 +147,16 @@ class Splits:
     def fingerprint(self) -> str:
         """A hash of what a run learns from and is scored on: texts, targets and class names of each split."""
         digest = hashlib.sha256("\0".join(self.labels).encode())
+        # A teacher's probabilities may differ in the last bits where the run is resumed on other devices.
+        taught = [source.split for source in self.sources if source.is_taught]
         for split in (*self.learned, self.validation, self.test):
             if split is not None:
                 for column in self.columns.texts.inputs:
                     digest.update(split.table.digest(column).encode())
-                digest.update(split.rows.tobytes() + split.targets.tobytes())
-                for part in (split.soft_targets, split.weights):
-                    digest.update(b"" if part is None else part.tobytes())
+                digest.update(split.rows.tobytes())
+                for part in (split.targets, split.soft_targets, split.weights):
+                    is_exact = part is not None and not any(split is other for other in taught)
+                    digest.update(part.tobytes() if is_exact else b"")
         if self.folds is not None:
             digest.update(self.folds.tobytes())
         return digest.hexdigest()

@@ -95,6 +95,13 @@ def next_steps(result: Result) -> Mapping[str, Any] | None:
     return {"steps": steps} if steps else None
 
 
+@_section("Sources of labels")
+def sources(result: Result) -> Mapping[str, Any] | None:
+    """Show for each source of labels that are not trusted what it adds."""
+    found = result.run.get("label_sources") if result.is_training else None
+    return {"sources": found} if found else None
+
+
 @_section("Learning curve")
 def curve(result: Result) -> Mapping[str, Any] | None:
     """Show the scores by training rows, and what more rows would bring, where `classify curve` has measured it."""

@@ -208,7 +208,7 @@ class LabelSetAnswers(Answers):
     purpose = "assigns any of {} labels to a text"
     first_columns = ("predicted_labels",)
     sections = (
-        "next_steps", "scores", "per_class", "errors", "slices", "curve", "usage",
+        "next_steps", "scores", "per_class", "errors", "slices", "sources", "curve", "usage",
         "data", "course", "decisions",
     )  # fmt: skip
 

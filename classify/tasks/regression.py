@@ -162,7 +162,8 @@ class NumberAnswers(Answers):
     first_columns = ("predicted_score",)
     set_columns = ("score_low", "score_high")
     sections = (
-        "next_steps", "scores", "scatter", "errors", "slices", "curve", "usage", "data", "course", "decisions",
+        "next_steps", "scores", "scatter", "errors", "slices", "sources", "curve", "usage", "data", "course",
+        "decisions",
     )  # fmt: skip
 
     center: float = 0.0

@@ -191,8 +191,8 @@ class ClassAnswers(Answers):
     first_columns = ("predicted_label", "confidence")
     set_columns = ("label_set",)
     sections = (
-        "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "curve",
-        "usage", "reliability", "data", "course", "decisions",
+        "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "sources",
+        "curve", "usage", "reliability", "data", "course", "decisions",
     )  # fmt: skip
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:

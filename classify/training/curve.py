@@ -75,6 +75,7 @@ def _train_part(folder: Path, values: dict[str, Any], rows: int, draw: int) -> d
     """Train with the settings `values` on `rows` rows, which `draw` chooses; return the scores of the run's rows."""
     seed = int(values.get("seed", RunConfig().training.seed)) + draw
     values = {**values, "max_train_samples": rows, "report_to": "none", "quiet": True, "seed": seed}
+    values |= {"unlabelled_data": None, "teacher": None}  # their rows do not grow with the labelled ones
     if values.get("eval_data") is None:  # the splits of the run, however they were made
         values |= {"split_like": str(folder), "folds": None, "split_column": NO_COLUMN, "split_by_time": None}
     with tempfile.TemporaryDirectory(prefix="classify-curve-") as made:

@@ -146,7 +146,7 @@ def apply_recipe(inputs: RunInputs) -> RunInputs:
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
-        *_note_trained_rows(config.model.model, splits),
+        *(note for model in (config.model.model, config.data.teacher) for note in _note_trained_rows(model, splits)),
         *dict.fromkeys(text for table in written if (text := note_renamed(table, added))),
         *config.notes_without_effect(fits_head=config.model.head != "keep"),
     ]
@@ -230,6 +230,7 @@ def _check_standard_input(config: RunConfig, launch: Launch) -> None:
     """Raise InputError where standard input would be read by several flags or processes."""
     data = config.data
     paths = {"--data": data.data, "--eval-data": data.eval_data, "--test-data": data.test_data}
+    paths["--unlabelled-data"] = data.unlabelled_data
     streams = {flag: path for flag, path in paths.items() if path and any(map(is_stream, split_paths(path)))}
     if list(streams.values()).count(STANDARD_INPUT) > 1:
         raise InputError(f"{' and '.join(streams)} both name standard input (-), which holds one table; give a file.")
@@ -320,6 +321,9 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
     main, values = splits.tables[0], config.flat()
     texts, labels = ("+".join(map(repr, names)) for names in (splits.columns.texts.named, splits.columns.labels))
     where = {id(main): f", texts in {texts}, labels in {labels}"}
+    flags = {id(main): "--text-column"}
+    if splits.to_teach is not None:
+        flags[id(splits.to_teach.table)] = "--unlabelled-data"
     return (
         *(
             decided(name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True)
@@ -331,7 +335,7 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
                 "table",
                 f"{table.path}, {len(table):,} rows{where.get(id(table), '')}",
                 table.form,
-                ", ".join(filter(None, [table.flag, "--text-column" if table is main else "--eval-data, --test-data"])),
+                ", ".join(filter(None, [table.flag, flags.get(id(table), "--eval-data, --test-data")])),
                 True,
             )
             for table in splits.tables

@@ -131,7 +131,7 @@ def _train(
         if inputs.splits.sources:
             with _start(config.training, launch) as world:
                 world.agree(None)
-                inputs = judge_sources(inputs, world)
+                inputs = judge_sources(inputs, world, timeline)
             timeline.end("sources")
         with announced():
             _print_inputs(inputs)  # before tokenizing, which takes long for large tables

@@ -1,8 +1,8 @@
 """Judge the sources of labels that are not trusted, before a run begins: one that does not help is left out.
 
-A source helps where a linear model on the frozen encoder's features scores higher on trusted rows, in cross-validation,
-with the source's rows among those that it learns from. That costs a pass over the rows, where training twice would cost
-hours; benchmarks/recipe.md compares its verdicts with what fine-tuning gains.
+A source helps where a model scores higher on trusted rows, in cross-validation, with the source's rows among those that
+it learns from. The model is the run's without epochs: an encoder that steps on pairs of trusted rows have tuned, with a
+linear layer. Against a frozen encoder nearly every source would seem to help (benchmarks/recipe.md).
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ import numpy.typing as npt
 from classify.data.sources import Verdict
 from classify.data.split_rows import assign_folds, cap_rows
 from classify.data.splits import Source, Split
-from classify.data.tokenize import TokenizedSplit
 from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import NORMAL_QUANTILE, display_name, wilson_interval
-from classify.modeling.classifier import choose_packing
-from classify.modeling.precision import for_prediction
+from classify.training.contrastive import contrastive_warmup
 from classify.training.inputs import RunInputs, apply_recipe
-from classify.training.setup import load_for_training, tokenize_tables
+from classify.training.setup import place_model, tokenize_tables
+from classify.training.terminal import Timeline
 
-_FOLDS = 5
-# Rows of a source that the judge learns from: more take longer, and hardly change its verdict.
-_MOST_ROWS = 5_000
-
+_FOLDS = 3
+# Steps on pairs that tune the encoder for each fold, at most.
+_STEPS = 50
+# Rows of a source that a linear layer learns from: more take longer, and hardly change the verdict.
+_MOST_ROWS = 2_000
 # Standard errors of its gain from which a source is kept: a column's must help, and a teacher's must do no harm.
 _ERRORS = {False: 1.0, True: -1.0}
 
 Array = npt.NDArray[np.float64]
+Features = npt.NDArray[np.float32]
 
 
-def judge_sources(inputs: RunInputs, world: World) -> RunInputs:
+def judge_sources(inputs: RunInputs, world: World, timeline: Timeline) -> RunInputs:
     """The inputs without the sources that do not help, and with a verdict on each. A collective.
 
     The largest source is judged first, each beside those that are kept already. Then the recipe chooses again.
     """
-    judge = _Judge(inputs, world)  # each rank computes its share of the features
+    judge = _Judge(inputs, world, timeline)  # each rank computes its share of the features
     found = world.broadcast([asdict(verdict) for verdict in judge.compare()] if world.is_main else [])
     verdicts = [Verdict(**values) for values in found]
     kept, splits = {verdict.name for verdict in verdicts if verdict.is_kept}, inputs.splits
@@ -50,42 +51,65 @@ def judge_sources(inputs: RunInputs, world: World) -> RunInputs:
 
 
 class _Judge:
-    """Linear models on the frozen features of trusted rows and of sources.
+    """The features of trusted rows and of sources, by an encoder tuned for each fold, and linear layers on them.
 
     Trusted rows are cross-validated. Where a teacher has learned from them all, the validation rows are scored.
     """
 
-    def __init__(self, inputs: RunInputs, world: World):
+    def __init__(self, inputs: RunInputs, world: World, timeline: Timeline):
         self.inputs, self.task, splits = inputs, inputs.task, inputs.splits
-        self.train, self.scored, self.folds = splits.train, splits.train, splits.folds
-        targets, seed = self.task.targets, inputs.config.training.seed
-        if self.folds is None and any(source.is_taught for source in splits.sources):
-            self.scored = splits.validation
-        elif self.folds is None:
-            labels, hashes = targets.stratify_by(splits.train.targets), splits.train.hashes(splits.columns.text)
-            self.folds = assign_folds(hashes, labels, _FOLDS, seed=seed)
         self.sources = sorted(splits.sources, key=lambda source: -len(source.split))
-        self.chosen = {
-            source.name: cap_rows(targets.stratify_by(source.split.targets), _MOST_ROWS, seed=seed)
-            for source in self.sources
-        }
+        self.chosen = [self._sample(source.split) for source in self.sources]
+        if splits.folds is not None:
+            self.train = self.scored = splits.train
+            self.folds: npt.NDArray[np.int64] | None = splits.folds
+        elif any(source.is_taught for source in splits.sources):
+            self.train, self.scored, self.folds = splits.train, splits.validation, None
+        else:
+            self.train = self.scored = splits.train.take(self._sample(splits.train))
+            labels, hashes = self.task.targets.stratify_by(self.train.targets), self.train.hashes(splits.columns.text)
+            self.folds = assign_folds(hashes, labels, _FOLDS, seed=inputs.config.training.seed)
+        self.fold_numbers = [None] if self.folds is None else list(range(int(self.folds.max()) + 1))
         self.data = tokenize_tables(inputs)
-        classifier = load_for_training(inputs, self.data, world.device)
-        classifier.to(world.device)
-        classifier.set_precision(for_prediction("auto", world.device))
-        choose_packing(classifier, world)
+        # The settings for trusted rows alone.
+        alone = apply_recipe(replace(inputs, splits=replace(splits, sources=())))
+        self.steps = min(_STEPS, alone.config.training.contrastive_steps or 0)
+        self.strategy, _ = place_model(alone, self.data, world, timeline)
+        self.features = self._compute_features()
 
-        def compute(split: Split) -> npt.NDArray[np.float32]:
-            return compute_logits(classifier, self.data.of(split).tokens, split.rows, world, features=True)
+    def _sample(self, split: Split) -> npt.NDArray[np.int64]:
+        labels = self.task.targets.stratify_by(split.targets)
+        return cap_rows(labels, _MOST_ROWS, seed=self.inputs.config.training.seed)
 
-        self.train_features = compute(self.train)
-        self.scored_features = self.train_features if self.scored is self.train else compute(self.scored)
-        self.features = {source.name: compute(source.split.take(self.chosen[source.name])) for source in self.sources}
+    def _compute_features(self) -> list[tuple[Features, Features, list[Features]]]:
+        """For each fold the features (rows, width) of training rows, scored rows, and rows of each source."""
+        strategy, features = self.strategy, list[tuple[Features, Features, list[Features]]]()
+        strategy.setup()
+        initial = {name: tensor.clone() for name, tensor in strategy.state_dict(keep=True)[0].items()}
+
+        def compute(split: Split) -> Features:
+            tokens = self.data.of(split).tokens
+            return compute_logits(strategy.classifier, tokens, split.rows, strategy.world, features=True)
+
+        for fold in self.fold_numbers:
+            if self.steps:
+                strategy.setup(initial)
+                contrastive_warmup(strategy, self.data.of(self._without(fold)), self.task, self.steps)
+            elif features:  # the encoder is the same
+                features.append(features[0])
+                continue
+            train = compute(self.train)
+            of_sources = [compute(one.split.take(rows)) for one, rows in zip(self.sources, self.chosen, strict=True)]
+            features.append((train, train if self.scored is self.train else compute(self.scored), of_sources))
+        return features
+
+    def _without(self, fold: int | None) -> Split:
+        return self.train if fold is None else self.train.take(np.flatnonzero(self.folds != fold))
 
     def compare(self) -> list[Verdict]:
-        kept, verdicts, before = list[Source](), list[Verdict](), self._score([])
-        for source in self.sources:
-            score = self._score([*kept, source])
+        kept, verdicts, before = list[int](), list[Verdict](), self._score([])
+        for number, source in enumerate(self.sources):
+            score = self._score([*kept, number])
             gain, error = float((score - before).mean()), float((score - before).std()) / np.sqrt(len(score))
             is_kept = self.inputs.config.data.keep_source or gain > error * _ERRORS[source.is_taught]
             verdicts.append(Verdict(
@@ -95,33 +119,25 @@ class _Judge:
                 **self._agreement(source),
             ))  # fmt: skip
             if is_kept:
-                kept, before = [*kept, source], score
+                kept, before = [*kept, number], score
         return verdicts
 
-    def _score(self, sources: Sequence[Source]) -> Array:
-        """The score (rows,) of each trusted row by a linear model of other trusted rows and of `sources`.
-
-        All folds share one penalty, that of all rows.
-        """
-        head, config, penalty = self.task.head, self.inputs.config.training, None
+    def _score(self, numbers: Sequence[int]) -> Array:
+        """The score (rows,) of each trusted row by a layer that learns from other trusted rows, and from sources."""
+        head, config = self.task.head, self.inputs.config.training
+        penalty = head.trained_penalty(is_final=True) if self.steps else None
         probabilities = np.empty((len(self.scored), len(self.task.labels)))
-        for fold in [None, *range(0 if self.folds is None else int(self.folds.max()) + 1)]:
-            features, rows = self._learned(sources, fold)
+        for fold, (train, scored, of_sources) in zip(self.fold_numbers, self.features, strict=True):
+            taken = [self.sources[number].of_fold(fold).take(self.chosen[number]) for number in numbers]
+            rows = self.data.join([self._without(fold), *taken], self.task.targets)
+            learned, held_out = (slice(None), slice(None)) if fold is None else (self.folds != fold, self.folds == fold)
+            features = np.concatenate([train[learned], *(of_sources[number] for number in numbers)])
             class_weights = head.class_weights(config, rows.targets)
-            if fold is None and self.folds is not None:
+            if penalty is None:  # of the first fold for all: logits differ in scale by it
                 penalty = head.choose_penalty(features, rows.targets, class_weights, rows.weights)
-                continue
             weight, bias = head.fit(features, rows.targets, penalty, class_weights, rows.weights)
-            held_out = slice(None) if self.folds is None else self.folds == fold
-            probabilities[held_out] = self.task.answers.probabilities(self.scored_features[held_out] @ weight.T + bias)
+            probabilities[held_out] = self.task.answers.probabilities(scored[held_out] @ weight.T + bias)
         return self.task.scores.row_scores(self.task.answers.decide(probabilities), self.scored.targets)
-
-    def _learned(self, sources: Sequence[Source], fold: int | None) -> tuple[npt.NDArray[np.float32], TokenizedSplit]:
-        """The features (rows, width) of the rows that a model learns from, without a fold's, and these rows."""
-        places = np.arange(len(self.train)) if fold is None else np.flatnonzero(self.folds != fold)
-        splits = [self.train.take(places), *(source.of_fold(fold).take(self.chosen[source.name]) for source in sources)]
-        features = [self.train_features[places], *(self.features[source.name] for source in sources)]
-        return np.concatenate(features), self.data.join(splits, self.task.targets)
 
     def _agreement(self, source: Source) -> dict[str, Any]:
         """How often a source labels a text as a trusted row does, with the interval."""

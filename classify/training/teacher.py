@@ -69,7 +69,8 @@ def teach(inputs: RunInputs, launch: Launch, train: Callable[[RunConfig], Path])
     whole = [probabilities.mean(axis=0), *(probabilities if len(probabilities) > 1 else ())]
     everyone, *by_fold = (_label(to_teach, task, _by_own_labels(task, names, part)) for part in whole)
     sure = np.flatnonzero(everyone.weights) if everyone.weights is not None else np.arange(len(everyone))
-    source = Source(NAME, everyone.take(sure), is_taught=True, by_fold=tuple(part.take(sure) for part in by_fold))
+    name = NAME if all(source.name != NAME for source in splits.sources) else "--teacher"
+    source = Source(name, everyone.take(sure), is_taught=True, by_fold=tuple(part.take(sure) for part in by_fold))
     return replace(inputs, splits=replace(splits, sources=(*splits.sources, source), to_teach=None))
 
 
