@@ -244,10 +244,8 @@ def _configure(data: Any, labels: Any, options: Mapping[str, Any]) -> tuple[RunC
     """The settings of a training, and its tables in memory by flag, which settings call by their argument."""
     settings = {name.replace("-", "_"): _as_setting(name, value) for name, value in options.items()}
     by_flag: dict[str, Table] = {}
-    for name, table in {
-        "data": data,
-        **{name: options.get(name) for name in ("eval_data", "test_data", "unlabelled_data")},
-    }.items():
+    others = {name: options.get(name) for name in ("eval_data", "test_data", "unlabelled_data")}
+    for name, table in {"data": data, **others}.items():
         if isinstance(table, str | os.PathLike):
             if name == "data" and labels is not None:
                 raise TypeError("train: labels are for a list of texts; the table of a path has its own.")

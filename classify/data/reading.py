@@ -61,7 +61,7 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     tables = _read(config, in_memory or {})
     if config.teacher is not None and config.unlabelled_data is None:
         raise InputError(
-            f"--teacher {config.teacher}: it labels the texts of --unlabelled-data; add it, or drop the flag."
+            f"--teacher {config.teacher} labels the texts of --unlabelled-data; add that, or drop the flag."
         )
     table = tables["--data"]
     if not len(table):

@@ -155,8 +155,8 @@ class Splits:
                     digest.update(split.table.digest(column).encode())
                 digest.update(split.rows.tobytes())
                 for part in (split.targets, split.soft_targets, split.weights):
-                    is_exact = part is not None and not any(split is other for other in taught)
-                    digest.update(part.tobytes() if is_exact else b"")
+                    if part is not None and not any(split is other for other in taught):
+                        digest.update(part.tobytes())
         if self.folds is not None:
             digest.update(self.folds.tobytes())
         return digest.hexdigest()
