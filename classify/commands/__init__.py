@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("--model runs/my-1 --to onnx", "write an ONNX model that predicts the same"),
     "serve": ("--model runs/my-1 --port 8000", "serve predictions over HTTP, with a page to try"),
     "suggest": ("--model runs/my-1 --data unlabelled.csv", "choose the rows to label next"),
+    "start": ("--labels names.yaml --data texts.csv --output-dir d", "a first model from the names of the classes"),
     "curve": ("--model runs/my-1", "tell what more labelled rows would bring"),
     "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),

@@ -105,7 +105,7 @@ class DataConfig(ReadConfig):
     )  # fmt: skip
     teacher: str | None = option(
         None, "what labels --unlabelled-data: a result folder, a model to fine-tune first, or self: this run's own "
-        "model, trained without them (default: self)", metavar="DIR|MODEL",
+        "model, trained without them (default: self)", metavar="DIR|MODEL", is_path=True,
     )  # fmt: skip
     language: str | None = option(
         None,

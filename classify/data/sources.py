@@ -24,16 +24,23 @@ FEWEST_TRUSTED = 20
 
 @dataclass(frozen=True, eq=False)
 class Origins:
-    """The origin of each row of `--data`: `number_of` (rows,) into `names`; the labels of some rows `are_trusted`."""
+    """The origin of each row of `--data`: `number_of` (rows,) into `names`; the labels of some rows `are_trusted`.
+
+    `trusted` are the values of --trusted.
+    """
 
     names: tuple[str, ...]
     number_of: Rows
     are_trusted: npt.NDArray[np.bool_]
+    trusted: tuple[str, ...] = ()
+
+    def trusts(self, cell: str) -> bool:
+        return cell.strip() in self.trusted
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a source adds: the mean score of `trusted` rows `without` it and `with_source`, and the gain's `interval`.
+    """What a source adds: the mean score of `trusted` rows `without` it and `with_source`, the `gain`, its `interval`.
 
     `agreement` is the share of `shared` texts, which trusted rows have, too, that the source labels alike.
     """
@@ -44,6 +51,7 @@ class Verdict:
     trusted: int
     without: float
     with_source: float
+    gain: float
     interval: tuple[float, float]
     is_kept: bool
     shared: int
@@ -54,7 +62,7 @@ class Verdict:
         low, high = self.interval
         why = (
             f"{self.metric} of {self.trusted:,} trusted rows {self.without:.3f} without it, {self.with_source:.3f} "
-            f"with it; gain {self.with_source - self.without:+.3f}, 95 % CI {low:+.3f} to {high:+.3f}"
+            f"with it; gain {self.gain:+.3f}, 95 % CI {low:+.3f} to {high:+.3f}"
         )
         if self.agreement is not None and self.agreement_interval is not None:
             first, last = self.agreement_interval
@@ -77,8 +85,8 @@ def read_origins(table: Table, config: DataConfig, soft: SoftLabels | None) -> O
     names, number_of = unique.tolist(), number_of[numbers]
     counted = [f"{name!r} ({rows:,} rows)" for name, rows in zip(names, np.bincount(number_of), strict=True)]
     listed = list_some(counted)
-    if config.trusted is not None:
-        trusted = [name.strip() for name in config.trusted.split(",")]
+    trusted = [] if config.trusted is None else [name.strip() for name in config.trusted.split(",")]
+    if trusted:
         if unknown := [name for name in trusted if name not in names]:
             raise InputError(
                 f"--trusted {unknown[0]}: no row of {table.path} has this value in column {column!r}. Expected some of "
@@ -94,7 +102,7 @@ def read_origins(table: Table, config: DataConfig, soft: SoftLabels | None) -> O
             f"--source-column {column}: all rows of {table.path} are trusted ({listed}), so no source is left to "
             "judge; drop --source-column."
         )
-    return Origins(tuple(names), number_of, are_trusted)
+    return Origins(tuple(names), number_of, are_trusted, tuple(trusted))
 
 
 def check_trusted(count: int, path: str) -> None:
@@ -111,7 +119,7 @@ def collect_sources(
 ) -> list[Source]:
     """The sources of a table: for each origin its untrusted `rows` with other texts than trusted ones have.
 
-    `texts` (rows of the table,) are hashes; texts in `scored` are in other tables. Rows that label a trusted text
+    `texts` (rows of the table,) number them; texts in `scored` are in other tables. Rows that label a trusted text
     again are not trained on: they show how often the source agrees.
     """
     trusted_texts, first = np.unique(texts[trusted.rows], return_index=True)
@@ -122,6 +130,6 @@ def collect_sources(
         again = np.flatnonzero(is_its & is_again)
         same = first[np.searchsorted(trusted_texts, of_row[again])]
         added = rows.take(np.flatnonzero(is_its & ~is_again & ~is_scored))
-        if len(added):
+        if is_its.any():
             sources.append(Source(name, added, shared=(rows.targets[again], trusted.targets[same])))
     return sources

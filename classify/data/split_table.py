@@ -20,7 +20,7 @@ from classify.data.splits import Rows, Source, Split, Splits, Targets, mark_rows
 from classify.errors import InputError, list_some
 from classify.findings import Finding, decided, note
 from classify.tables.profile import parse_number
-from classify.tables.roles import note_empty_texts
+from classify.tables.roles import TextColumns, note_empty_texts
 from classify.tables.rules import NO_COLUMN, SPLITS
 from classify.tables.table import EMPTY, Table, TextHashes
 
@@ -64,7 +64,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     table, columns, config, origins = tables.train, tables.columns, tables.config, tables.origins
     targets, hashes = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text)
     labelled, classes = encoder.labelled(table, columns.label) & (hashes != EMPTY), encoder.stratify_by(targets)
-    trusted = labelled if origins is None else labelled & origins.are_trusted
+    trusted = labelled & _trusted(tables, table)
     assigned = _assign(tables, np.flatnonzero(trusted), classes, seed, folds)
     is_divided = bool((assigned.parts > _TRAIN).any())
     train, validation, test = (Split(table, rows, targets[rows]) for rows in map(assigned.rows, range(len(SPLITS))))
@@ -108,7 +108,8 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     overlap = {name: np.flatnonzero(np.isin(split.hashes(columns.text), texts)) for name, split in scored.items()}
     unlabelled = _find_unlabelled(tables, encoder)
     outside, outside_scored = _find_outside(tables, encoder, seed)
-    to_teach = _find_new_texts(tables, [validation, test], hashes[labelled])
+    scored_elsewhere = [split for split in (validation, test, *outside, outside_scored) if split is not None]
+    to_teach = _find_new_texts(tables, [Split(table, np.flatnonzero(labelled), targets[labelled]), *scored_elsewhere])
     sizes = f"train {len(train):,}, {held_out}, test {len(test):,}"
     splits = Splits(
         columns, encoder, train, validation, scored.get("test"), targets, labelled, findings=(),
@@ -152,34 +153,52 @@ def _find_sources(
     if columns.split is not None:
         adds &= columns.split.parts(table) == _TRAIN
     added, known = (Split(table, rows, targets[rows]) for rows in map(np.flatnonzero, (adds, trusted)))
-    others = [split.hashes(columns.text) for split in scored if split.table is not table]
-    hashes = table.text_hashes(columns.text)
-    return collect_sources(tables.origins, added, known, hashes, np.concatenate([hashes[:0], *others]))
+    texts = _same_texts(table, columns.texts)
+    others = [_same_texts(split.table, columns.texts)[split.rows] for split in scored if split.table is not table]
+    return collect_sources(tables.origins, added, known, texts, np.concatenate([texts[:0], *others]))
+
+
+def _same_texts(table: Table, texts: TextColumns) -> TextHashes:
+    """Numbers (rows,), equal for rows of the same text, or of the same two texts in either order."""
+    if texts.pair is None:
+        return table.text_hashes(texts.whole)
+    first, second = map(table.text_hashes, texts.inputs)
+    return first + second
 
 
 def _soften(splits: list[Split], encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> list[Split]:
     """What rows of `--data` train towards, and by which weight, 1 on average; those of weight 0 are left out."""
-    rows = np.concatenate([split.rows for split in splits])
-    weights, aims = np.ones(len(rows)) if soft.weights is None else soft.weights[rows], None
-    if soft.labels or soft.texts is not None:
-        aims = encoder.soften(targets, soft)[rows]
-        if soft.texts is not None:
-            aims, weights = average_texts(aims, soft.texts[rows], weights)
-    is_weighted, softened, start = soft.weights is not None or soft.texts is not None, [], 0
-    scaled = (weights / weights.mean()).astype(np.float32)
+    every = encoder.soften(targets, soft) if soft.labels or soft.texts is not None else None
+    softened = list[Split]()
     for split in splits:
-        places = slice(start, start := start + len(split))
-        split = replace(split, soft_targets=None if aims is None else aims[places])
-        if is_weighted:
-            split = replace(split, weights=scaled[places]).take(np.flatnonzero(weights[places]))
-        softened.append(split)
-    return softened
+        aims = None if every is None else every[split.rows]
+        weights = np.ones(len(split)) if soft.weights is None else soft.weights[split.rows]
+        if soft.texts is not None and aims is not None:
+            aims, weights = average_texts(aims, soft.texts[split.rows], weights)
+        softened.append(replace(split, soft_targets=aims, weights=weights.astype(np.float32)))
+    if soft.weights is None and soft.texts is None:
+        return [replace(split, weights=None) for split in softened]
+    mean = np.concatenate([split.weights for split in softened if split.weights is not None]).mean()
+    weighted = [(split, split.weights) for split in softened if split.weights is not None]
+    return [replace(split, weights=weights / mean).take(np.flatnonzero(weights)) for split, weights in weighted]
 
 
 def _read_split(tables: InputTables, table: Table, encoder: Targets) -> Split:
     known_from, column = "--data" if tables.eval is None else "--data or --eval-data", tables.columns.label
-    rows = np.flatnonzero(encoder.labelled(table, column) & (table.text_hashes(tables.columns.text) != EMPTY))
+    rows = np.flatnonzero(
+        encoder.labelled(table, column) & (table.text_hashes(tables.columns.text) != EMPTY) & _trusted(tables, table)
+    )
     return Split(table, rows, encoder.encode(table, column, known_from)[rows])
+
+
+def _trusted(tables: InputTables, table: Table) -> npt.NDArray[np.bool_]:
+    """(rows,) whether each row's label is trusted: in further tables all are, unless they have the source column."""
+    origins, column = tables.origins, tables.config.source_column
+    if origins is not None and table is tables.train:
+        return origins.are_trusted
+    if origins is None or column is None or not origins.trusted or not table.has_column(column):
+        return np.ones(len(table), dtype=np.bool_)
+    return mark_rows(table, column, origins.trusts)
 
 
 def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
@@ -306,9 +325,8 @@ def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | Non
 def _find_groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
     """Numbers (rows,), equal for rows that must share a split, for each reason there is; a blank cell is no group."""
     column, texts, groups = tables.config.group_column, tables.columns.texts, dict[str, Rows]()
-    if texts.pair is not None:  # the same two texts in the other order, which have the same sum, are no new row
-        first, second = (tables.train.text_hashes(name)[rows] for name in texts.inputs)
-        groups["swapped pairs in one split"] = (first + second).astype(np.int64)
+    if texts.pair is not None:
+        groups["swapped pairs in one split"] = _same_texts(tables.train, texts)[rows].astype(np.int64)
     if column is not None:
         values, numbers = tables.train.dictionary_encode(column)
         owners = np.unique([value.strip() for value in values], return_inverse=True)[1][numbers]
@@ -334,7 +352,12 @@ def _find_outside(tables: InputTables, encoder: Targets, seed: int) -> tuple[tup
     The test table's rows are scored, or the test split's by a column, else every second row by seed.
     """
     found = [
-        _without_targets(table, np.flatnonzero(mark_rows(table, tables.columns.label, encoder.classes.is_outside)))
+        _without_targets(
+            table,
+            np.flatnonzero(
+                mark_rows(table, tables.columns.label, encoder.classes.is_outside) & _trusted(tables, table)
+            ),
+        )
         for table in tables.every
     ]
     if tables.test is not None:
@@ -350,14 +373,19 @@ def _find_outside(tables: InputTables, encoder: Targets, seed: int) -> tuple[tup
     return tuple(split for split in fitted if len(split)), scored if len(scored) else None
 
 
-def _find_new_texts(tables: InputTables, scored: list[Split], labelled: TextHashes) -> Split | None:
-    """The rows of --unlabelled-data, each text once, whose text no labelled row has. Raises InputError without any."""
+def _find_new_texts(tables: InputTables, splits: list[Split]) -> Split | None:
+    """The rows of --unlabelled-data, each text once, whose text none of the splits has.
+
+    Raises InputError where there is none.
+    """
     table = tables.unlabelled
     if table is None:
         return None
-    known = np.concatenate([labelled, *(split.hashes(tables.columns.text) for split in scored)])
-    texts, first = np.unique(table.text_hashes(tables.columns.text), return_index=True)
-    rows = np.sort(first[~np.isin(texts, known) & (texts != EMPTY)])
+    columns = tables.columns.texts
+    known = np.concatenate([_same_texts(split.table, columns)[split.rows] for split in splits])
+    texts, first = np.unique(_same_texts(table, columns), return_index=True)
+    first = np.sort(first[~np.isin(texts, known)])
+    rows = first[table.text_hashes(columns.whole)[first] != EMPTY]
     if not len(rows):
         raise InputError(f"--unlabelled-data {table.path}: each of its texts has a label elsewhere; drop the flag.")
     return _without_targets(table, rows)

@@ -20,6 +20,7 @@ from classify.evaluation.scored_rows import ScoredRows
 from classify.files import atomic_dir, make_folders, write_json
 from classify.modeling.result_folder import describe_start, read_settings
 from classify.prediction.predictor import Predictor
+from classify.prediction.suggest import CHOSEN, RANDOM, UNCERTAIN
 from classify.tables.labels import join_labels
 from classify.tables.roles import TextColumns, rename_alike
 from classify.tables.table import Table, TextHashes
@@ -58,7 +59,12 @@ def read_labelled(model: str, table: Table, texts: TextColumns, label_column: st
     rows = np.flatnonzero(task.targets.labelled(table, column))
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
-    targets = task.targets.encode(table, column, f"the training data of {model}")[rows]
+    targets = task.targets.encode(table, column, f"the training data of {model}")
+    if table.has_column(CHOSEN) and {*table.dictionary_encode(CHOSEN)[0]} == {UNCERTAIN, RANDOM}:
+        rows = np.intersect1d(rows, np.flatnonzero(mark_rows(table, CHOSEN, RANDOM.__eq__)))
+        if not len(rows):
+            raise InputError(f"{table.path}: none of the rows that were chosen at random has a label yet.")
+    targets = targets[rows]
     # An exported model has no scope: it cannot be scored on rows of no class.
     outside = np.flatnonzero(mark_rows(table, column, task.targets.classes.is_outside) & (task.scope is not None))
     hashes = table.text_hashes(texts.whole)[rows]

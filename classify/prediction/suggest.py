@@ -25,6 +25,11 @@ from classify.tables.roles import TextColumns
 from classify.tables.table import EMPTY, Table, group_duplicates, normalize_text
 from classify.tasks.columns import PredictionColumns
 
+# The column that says why a row was chosen, and its values. Only rows at random give an honest score.
+CHOSEN = "chosen"
+UNCERTAIN = "uncertain"
+RANDOM = "random"
+_SEED = 0
 # Share of common words from which of two texts only one is suggested.
 _ALIKE = 0.8
 
@@ -35,17 +40,18 @@ Rows = npt.NDArray[np.int64]
 class Suggestions:
     """Rows of a table, the least certain first, of the `candidates`, with their logits (rows, outputs).
 
-    `left_out` counts the other rows by reason.
+    `left_out` counts the other rows by reason. The last `random` rows were drawn at random.
     """
 
     rows: Rows
     logits: Outputs
     candidates: int
     left_out: dict[str, int]
+    random: int = 0
 
 
-def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) -> Suggestions:
-    """Choose up to `count` rows to label. A collective.
+def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, random: int = 0) -> Suggestions:
+    """Choose up to `count` rows to label, and up to `random` others at random. A collective.
 
     Raises InputError where there is nothing to choose: no unlabelled row, or a model of scores, which do not say how
     certain they are.
@@ -66,7 +72,10 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int) 
     if rejected.any():
         left_out["out of scope"] = int(rejected.sum())
     chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
-    return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out)
+    others = np.setdiff1d(np.arange(len(candidates)), chosen)
+    drawn = np.random.default_rng(_SEED).permutation(others)[:random]
+    chosen = np.concatenate([chosen, drawn])
+    return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out, len(drawn))
 
 
 def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
@@ -128,6 +137,9 @@ def write_suggestions(path: Path, predictor: Predictor, table: Table, suggestion
     for name in predictor.label_columns:
         if name not in table.columns:
             arrow = arrow.append_column(name, pyarrow.array([""] * count))
+    if suggestions.random:
+        reasons = [UNCERTAIN] * (count - suggestions.random) + [RANDOM] * suggestions.random
+        arrow = arrow.append_column(CHOSEN, pyarrow.array(reasons))
     chosen = replace(table, arrow=arrow, original=None, derived=frozenset())
     task = replace(predictor.task, scope=None)  # rejected rows are not suggested
     PredictionColumns(task, top_k=0, for_excel=True).write(path, chosen, np.arange(count), suggestions.logits)

@@ -20,6 +20,7 @@ from classify.tables.rules import NO_COLUMN
 from classify.tasks.registry import trained_task
 from classify.training.inputs import check
 from classify.training.run import train
+from classify.training.teacher import NONE
 
 # Shares of the training rows that are trained on.
 _SHARES = (0.1, 0.25, 0.5)
@@ -75,7 +76,6 @@ def _train_part(folder: Path, values: dict[str, Any], rows: int, draw: int) -> d
     """Train with the settings `values` on `rows` rows, which `draw` chooses; return the scores of the run's rows."""
     seed = int(values.get("seed", RunConfig().training.seed)) + draw
     values = {**values, "max_train_samples": rows, "report_to": "none", "quiet": True, "seed": seed}
-    values |= {"unlabelled_data": None, "teacher": None}  # their rows do not grow with the labelled ones
     if values.get("eval_data") is None:  # the splits of the run, however they were made
         values |= {"split_like": str(folder), "folds": None, "split_column": NO_COLUMN, "split_by_time": None}
     with tempfile.TemporaryDirectory(prefix="classify-curve-") as made:
@@ -103,6 +103,12 @@ def read_run(folder: Path) -> tuple[int, str]:
         raise InputError(
             f"--model {folder}: it started from {first}, which was trained on some of its rows, so parts of them would "
             "show nothing; train from another --model first."
+        )
+    if run["config"]["data"].get("unlabelled_data") and run["config"]["data"]["teacher"] != NONE:
+        teacher = run["config"]["data"]["teacher"]
+        raise InputError(
+            f"--model {folder}: a teacher that has learned from all rows labelled some of its texts, so parts "
+            f"of the rows would show nothing; give --model {teacher}."
         )
     if run.get("parts"):
         raise InputError(f"--model {folder}: its {list_some(sorted(run['parts']))} was given from Python; call train.")

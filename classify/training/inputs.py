@@ -146,7 +146,8 @@ def apply_recipe(inputs: RunInputs) -> RunInputs:
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
-        *(note for model in (config.model.model, config.data.teacher) for note in _note_trained_rows(model, splits)),
+        *_note_trained_rows(config.model.model, splits),
+        *([] if any(source.by_fold for source in splits.sources) else _note_trained_rows(config.data.teacher, splits)),
         *dict.fromkeys(text for table in written if (text := note_renamed(table, added))),
         *config.notes_without_effect(fits_head=config.model.head != "keep"),
     ]
@@ -237,6 +238,11 @@ def _check_standard_input(config: RunConfig, launch: Launch) -> None:
     if streams and (launch.is_launched or config.training.nproc is not None):
         flag, path = next(iter(streams.items()))
         raise InputError(f"{flag} {path}: only one of several processes can read a stream; give a file.")
+    if streams and data.unlabelled_data is not None and not is_result_folder(data.teacher or ""):
+        flag, path = next(iter(streams.items()))
+        raise InputError(
+            f"{flag} {path}: the teacher's training reads the tables, too, and a stream once; give a file."
+        )
 
 
 def choose_trackers(report_to: str) -> tuple[str, ...]:
@@ -322,8 +328,8 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
     texts, labels = ("+".join(map(repr, names)) for names in (splits.columns.texts.named, splits.columns.labels))
     where = {id(main): f", texts in {texts}, labels in {labels}"}
     flags = {id(main): "--text-column"}
-    if splits.to_teach is not None:
-        flags[id(splits.to_teach.table)] = "--unlabelled-data"
+    taught = [source.split for source in splits.sources if source.is_taught]
+    flags |= {id(split.table): "--unlabelled-data" for split in (splits.to_teach, *taught) if split is not None}
     return (
         *(
             decided(name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True)

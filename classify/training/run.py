@@ -117,8 +117,12 @@ def _train(
 ) -> Path:
     """`train` while no other training runs; a teacher's training is one inside."""
 
-    def train_teacher(settings: RunConfig) -> Path:
-        return _train(settings, None, launch, Timeline(), replace(parts, callbacks=()), in_memory)
+    def train_teacher(settings: RunConfig, stem: str) -> Path:
+        own_parts = replace(parts, callbacks=())
+        with announced():
+            found = check(settings, own_parts, in_memory, launch)
+        found = replace(found, output_dir=replace(found.output_dir, stem=stem))
+        return _train(settings, found, launch, Timeline(), own_parts, in_memory)
 
     announced = functools.partial(group.announce_errors, launch, functools.partial(_start, config.training, launch))
     with quiet_libraries():

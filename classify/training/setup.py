@@ -136,8 +136,8 @@ class TrainingContext:
 
     @property
     def refits_on_validation(self) -> bool:
-        """Whether it then learns from the validation rows, too, once they are scored."""
-        return self.refits_head and self.splits.learnable_validation
+        """Whether it then learns from the validation rows, too, once they are scored; a student's are no teacher's."""
+        return self.refits_head and self.splits.learnable_validation and self.splits.to_teach is None
 
     @property
     def selection_metric(self) -> str:

@@ -7,6 +7,7 @@ linear layer. Against a frozen encoder nearly every source would seem to help (b
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -16,10 +17,13 @@ import numpy.typing as npt
 
 from classify.data.sources import Verdict
 from classify.data.split_rows import assign_folds, cap_rows
-from classify.data.splits import Source, Split
+from classify.data.splits import Source, Split, Splits
 from classify.distributed.world import World
+from classify.errors import list_some
 from classify.evaluation.inference import compute_logits
-from classify.evaluation.metrics import NORMAL_QUANTILE, display_name, wilson_interval
+from classify.evaluation.metrics import ERRORS, NORMAL_QUANTILE, display_name, wilson_interval
+from classify.files import read_json
+from classify.findings import note
 from classify.training.contrastive import contrastive_warmup
 from classify.training.inputs import RunInputs, apply_recipe
 from classify.training.setup import place_model, tokenize_tables
@@ -30,8 +34,6 @@ _FOLDS = 3
 _STEPS = 50
 # Rows of a source that a linear layer learns from: more take longer, and hardly change the verdict.
 _MOST_ROWS = 2_000
-# Standard errors of its gain from which a source is kept: a column's must help, and a teacher's must do no harm.
-_ERRORS = {False: 1.0, True: -1.0}
 
 Array = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
@@ -42,12 +44,33 @@ def judge_sources(inputs: RunInputs, world: World, timeline: Timeline) -> RunInp
 
     The largest source is judged first, each beside those that are kept already. Then the recipe chooses again.
     """
-    judge = _Judge(inputs, world, timeline)  # each rank computes its share of the features
-    found = world.broadcast([asdict(verdict) for verdict in judge.compare()] if world.is_main else [])
+    found = world.broadcast(_judged_before(inputs) if world.is_main else None)
+    if found is None:
+        judge = _Judge(inputs, world, timeline)  # each rank computes its share of the features
+        found = world.broadcast([asdict(verdict) for verdict in judge.compare()] if world.is_main else None)
     verdicts = [Verdict(**values) for values in found]
     kept, splits = {verdict.name for verdict in verdicts if verdict.is_kept}, inputs.splits
     splits = replace(splits, sources=tuple(source for source in splits.sources if source.name in kept))
+    if missing := _untrained_labels(splits):
+        labels = list_some(missing, show=repr)
+        splits = replace(splits, findings=(*splits.findings, note(f"no row that is trained on has the label {labels}")))
     return apply_recipe(replace(inputs, splits=splits, verdicts=tuple(verdicts)))
+
+
+def _untrained_labels(splits: Splits) -> list[str]:
+    counts = np.sum([splits.encoder.label_counts(split.targets) for split in splits.learned], axis=0)
+    return [label for label, count in zip(splits.labels, counts, strict=True) if not count]
+
+
+def _judged_before(inputs: RunInputs) -> list[dict[str, Any]] | None:
+    """The verdicts of the run that is resumed: on other devices they might differ. None for a new run."""
+    folder, names = inputs.output_dir.folder, {source.name for source in inputs.splits.sources}
+    if folder is None or not inputs.output_dir.resume:
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        verdicts: list[dict[str, Any]] = read_json(folder / "run.json")["label_sources"]
+        return verdicts if {verdict["name"] for verdict in verdicts} == names else None
+    return None
 
 
 class _Judge:
@@ -111,10 +134,14 @@ class _Judge:
         for number, source in enumerate(self.sources):
             score = self._score([*kept, number])
             gain, error = float((score - before).mean()), float((score - before).std()) / np.sqrt(len(score))
-            is_kept = self.inputs.config.data.keep_source or gain > error * _ERRORS[source.is_taught]
+            # A column's source must help, and a teacher's must do no harm.
+            is_kept = gain >= -error if source.is_taught else gain > error
+            is_kept = len(source.split) > 0 and (is_kept or self.inputs.config.data.keep_source)
+            metric = self.task.scores.row_metric
+            sign = -1 if metric in ERRORS else 1  # row scores are larger for better rows
             verdicts.append(Verdict(
-                name=source.name, rows=len(source.split), metric=display_name(self.task.scores.row_metric),
-                trusted=len(score), without=float(before.mean()), with_source=float(score.mean()),
+                name=source.name, rows=len(source.split), metric=display_name(metric), trusted=len(score),
+                without=sign * float(before.mean()), with_source=sign * float(score.mean()), gain=gain,
                 interval=(gain - NORMAL_QUANTILE * error, gain + NORMAL_QUANTILE * error), is_kept=bool(is_kept),
                 **self._agreement(source),
             ))  # fmt: skip

@@ -10,21 +10,22 @@ Training on a teacher's probabilities is distillation (Hinton et al., 2015), on 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import safetensors
 from safetensors.numpy import save_file
 
-from classify.config.run_config import RunConfig, ValueSource
+from classify.config.run_config import RunConfig
 from classify.data.splits import Source, Split, Splits
-from classify.files import atomic_path
+from classify.errors import Interrupted
+from classify.files import atomic_path, read_json
 from classify.launch.launch import Launch
 from classify.modeling.result_folder import is_result_folder
 from classify.prediction.predictor import load_predictor
@@ -44,21 +45,27 @@ _MOST_OUTSIDE = 0.5
 Probabilities = npt.NDArray[np.float64]
 
 
-def teach(inputs: RunInputs, launch: Launch, train: Callable[[RunConfig], Path]) -> RunInputs:
+def teach(inputs: RunInputs, launch: Launch, train: Callable[[RunConfig, str], Path]) -> RunInputs:
     """The inputs with the rows of --unlabelled-data as a source, labelled by the teacher, which `train` trains first.
 
-    A collective.
+    `train` gets the settings and the stem of the output folder's name. A collective.
     """
     config, splits, task = inputs.config, inputs.splits, inputs.task
-    teacher, to_teach = config.data.teacher or SELF, splits.to_teach
+    teacher, to_teach = _trained_before(inputs) or config.data.teacher or SELF, splits.to_teach
     assert to_teach is not None
-    if not is_result_folder(teacher):
+    if teacher == SELF or not is_result_folder(teacher):
         what = "this run's own model" if teacher == SELF else teacher
         log(f"teacher: {what}, trained first on the labelled rows, labels {len(to_teach):,} texts (--teacher)")
-        teacher = str(train(_teacher_config(config, teacher, splits)))
-        log(f"student: learns from the labelled rows and from {teacher}")
-        # A resumed run takes this folder, and need not train it again.
-        inputs = replace(inputs, config=config.replace(teacher=teacher))
+        try:
+            folder = train(_teacher_config(inputs, teacher), f"{inputs.output_dir.stem}-{NAME}")
+        except Interrupted as error:
+            stopped = str(error).partition("; continue")[0]
+            again = f"teacher {stopped}; give the same command again, with --output-dir and --resume to continue"
+            raise Interrupted(again, error.exit_code - 128, is_printed=error.is_printed) from None
+        teacher = str(folder.absolute())
+        log(f"student: learns from the labelled rows and from {folder}")
+    # A resumed run finds the folder here, and need not train the teacher again.
+    inputs = replace(inputs, config=config.replace(teacher=teacher))
     labels = _read(Path(teacher), splits)
     if labels is None:
         with load_predictor(teacher, use_cpu=config.training.use_cpu, precision="auto", launch=launch) as predictor:
@@ -101,21 +108,29 @@ def _identity(splits: Splits) -> dict[str, str]:
     return {"identity": digest.hexdigest()}
 
 
-def _teacher_config(config: RunConfig, teacher: str, splits: Splits) -> RunConfig:
-    """The settings of the teacher's run: the student's, in the same splits, in half of the time."""
-    training, sources = config.training, dict(config.sources)
-    values: dict[str, Any] = {"teacher": NONE, "resume_from_checkpoint": bool(training.resume_from_checkpoint)}
+def _trained_before(inputs: RunInputs) -> str | None:
+    """The teacher of the run that is resumed, if there is one."""
+    folder = inputs.output_dir.folder
+    if folder is None or not inputs.output_dir.resume:
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        teacher = read_json(folder / "run.json")["config"]["data"]["teacher"]
+        return teacher if teacher is not None and is_result_folder(teacher) else None
+    return None
+
+
+def _teacher_config(inputs: RunInputs, teacher: str) -> RunConfig:
+    """The settings of the teacher's run: those given for the student, in the same splits, in half of the time."""
+    values, folder = inputs.config.explicit_values(), inputs.output_dir.folder
+    values |= {"teacher": NONE, "resume_from_checkpoint": inputs.output_dir.resume and folder is not None}
+    values["output_dir"] = None if folder is None else f"{folder}-{NAME}"
     if teacher != SELF:
         values["model"] = teacher
-        sources["model"] = ValueSource("flag", "--teacher")
-    if config.data.split_like is None:
-        values["folds"] = splits.num_folds
-    folder = training.resume_from_checkpoint or training.output_dir
-    if isinstance(folder, str):
-        values["output_dir"] = f"{folder.rstrip('/')}-{NAME}"
-    if training.max_minutes is not None:
-        values["max_minutes"] = training.max_minutes / 2
-    return replace(config.replace(**values), sources=sources)
+    if values.get("split_like") is None:
+        values["folds"] = inputs.splits.num_folds
+    if values.get("max_minutes") is not None:
+        values["max_minutes"] /= 2
+    return RunConfig.from_values(values)
 
 
 def _by_own_labels(task: Task, names: Sequence[str], probabilities: Probabilities) -> Probabilities:

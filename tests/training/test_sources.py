@@ -108,6 +108,29 @@ def test_a_trusted_text_is_not_trained_on_twice(tmp_path: Path) -> None:
     assert len(splits.train) + len(splits.validation) == 60
 
 
+def test_a_pair_the_other_way_round_is_the_same(tmp_path: Path) -> None:
+    """Neither a source nor a teacher brings back a pair that is scored."""
+    pairs = [(text, other, label) for (text, label, _), (other, _) in zip(TRUSTED, MORE, strict=False)]
+    rows = [[*pair, "human"] for pair in pairs] + [[second, first, label, "gpt"] for first, second, label in pairs]
+    rows += [[first, second, label, "gpt"] for (first, label), (second, _) in zip(MORE, MORE[60:], strict=False)]
+    table = write(tmp_path / "my.csv", rows, ["sentence1", "sentence2", "label", "origin"])
+    texts = write(tmp_path / "texts.csv", [*([b, a] for a, b, _ in pairs), ["new", "text"]], ["sentence1", "sentence2"])
+    splits = split(table, source_column="origin", trusted="human", unlabelled_data=str(texts))
+    assert len(splits.sources[0].split) == 180
+    assert splits.to_teach is not None
+    assert splits.to_teach.texts("sentence1") == ["new"]
+
+
+def test_untrusted_rows_of_further_tables_are_not_scored(tmp_path: Path) -> None:
+    table = write(tmp_path / "my.csv", [*TRUSTED, *right_labels()])
+    tested = [
+        [text, label, "gpt" if number % 2 else "human"] for number, (text, label) in enumerate(tiny.table_rows(30, 3))
+    ]
+    splits = split(table, source_column="origin", trusted="human", test_data=str(write(tmp_path / "t.csv", tested)))
+    assert splits.test is not None
+    assert set(splits.test.texts("origin")) == {"human"}
+
+
 def test_rows_without_probabilities_are_trusted(tmp_path: Path) -> None:
     rows = [*([*row, "", "", ""] for row in TRUSTED), *(probable(*row) for row in MORE)]
     table = write(tmp_path / "my.csv", rows, [*HEADER, "prob_app", "prob_card", "prob_money"])

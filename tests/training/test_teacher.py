@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from classify.data.split_record import PARTS, SplitRecord
 from classify.errors import InputError
 from classify.training.inputs import check
 from classify.training.run import train
@@ -56,12 +57,34 @@ def test_the_own_model_teaches(
     teacher = tmp_path / "run-teacher"
     assert [source["rows"] for source in sources(folder)] == [90]
     assert (teacher / FILE).is_file()
-    # The teacher is the run without the texts.
-    settings = {**SETTINGS, "folds": folds}
-    alone = train(make_config(model_folder, table, tmp_path / "alone", **settings))
-    assert difference(teacher, alone) < 1e-6
+    alone = train(make_config(model_folder, table, tmp_path / "alone", **{**SETTINGS, "folds": folds}))
     assert difference(folder, alone) > 1e-3
-    assert (teacher / "predictions.csv").read_bytes() == (alone / "predictions.csv").read_bytes()
+    if folds:  # the teacher is the run without the texts
+        assert difference(teacher, alone) < 1e-6
+        assert (teacher / "predictions.csv").read_bytes() == (alone / "predictions.csv").read_bytes()
+    else:  # which learns from validation rows once they are scored; a student is yet to be scored on them
+        assert [PARTS[part] for part in SplitRecord.read(str(teacher)).learned] == ["train"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_resumed_run_asks_the_same_teacher(
+    model_folder: Path, tmp_path: Path, table: Path, unlabelled: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is trained or judged again, on other devices neither; nor is a teacher that was finished before."""
+    monkeypatch.chdir(tmp_path)
+    words = ["run_classify.py", "--data", str(table), "--unlabelled-data", unlabelled, "--model", str(model_folder)]
+    words += ["--cpu", "--folds", "2", "--epochs", "1", *(["--output-dir", "run"] if named else [])]
+    first = run(tmp_path, *words, "--resume")  # starts afresh
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / ("run" if named else "runs/rows-1")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = run(tmp_path, *words, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "trained first" not in again.stdout
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    longer = run(tmp_path, "run_classify.py", "--resume", str(folder), "--epochs", "2", "--nproc", "2")
+    assert longer.returncode == 0, longer.stderr
+    assert "trained first" not in longer.stdout
 
 
 def test_a_fold_learns_from_a_teacher_that_has_not_seen_it(

@@ -1,0 +1,85 @@
+"""A first classifier from the names of the classes, and the rows to label first."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from classify import distributed, prediction, tables, training
+from classify.config.fields import option
+from classify.config.parser import CommandParser
+from classify.config.schema import ReadConfig
+from classify.console import allow_progress
+from classify.errors import InputError, escape_controls
+from classify.launch.launch import Launch
+from classify.launch.plan import plan_devices
+from classify.tables.roles import TextColumns
+from classify.tables.source import ReadOptions
+
+OUT = "label-me.csv"
+# Rows to label first: those that the model is least certain of, and rows at random, which alone give an honest score.
+_UNCERTAIN = 30
+_RANDOM = 20
+
+
+@dataclass(frozen=True)
+class Options(ReadConfig):
+    labels: str = option(
+        "", "YAML file with the classes: a list of names, or name: a sentence about it", metavar="FILE"
+    )
+    data: str = option(
+        "", "table of texts, in any format that training reads; several become one", metavar="FILE", several=True
+    )
+    output_dir: str = option("", "output folder", metavar="DIR")
+    text_column: str | None = option(None, "text column (default: text, or the only one)", metavar="COLUMN")
+    model: str | None = option(
+        None, "encoder (default: that of training for the language of the texts)", metavar="MODEL"
+    )
+    use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda")
+
+
+make_parser = functools.partial(
+    CommandParser,
+    Options,
+    description="Train a first classifier on the names of the classes and on texts without labels, and write the rows "
+    "to label first. No label is seen, so its accuracy is unknown until some are given.",
+)
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    options = make_parser(program).read(arguments, ["labels", "data", "output_dir"])
+    allow_progress(True)
+    zero_shot, folder = prediction.zero_shot, Path(options.output_dir)
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"--output-dir {folder}: the folder exists and is not empty; give another.")
+    names = zero_shot.read_names(options.labels)
+    table = tables.read.read_table(options.data, "--data", ReadOptions.from_settings(vars(options)))
+    texts = tables.roles.find_text_columns(table, TextColumns(("text",)), options.text_column, None)
+    table = texts.derive(table)
+    training.output_dir.check_writable(folder)
+    plan = plan_devices(Launch(), strategy="none", use_cpu=options.use_cpu)
+    with distributed.group.start(plan) as world:
+        started = zero_shot.start(table, texts, names, folder, world, options.model)
+    rows = _write_rows(folder, table, texts, options)
+    lines = [
+        f"model: {folder} ({len(names)} classes from their names; no label has been seen, so the accuracy is unknown)",
+        f"self-training: {100 * (1 - started.agreement):.0f} % of the texts changed their class",
+        f"{folder / OUT}: {rows} rows to label; in those that say 'random' the score is honest",
+        f"next:   fill in {zero_shot.LABEL_COLUMN!r} of 20 random rows or more, then "
+        f"{shlex.join(['classify', 'evaluate', '--model', str(folder), '--data', str(folder / OUT)])}",
+    ]
+    print(escape_controls("\n".join(lines)))
+    return 0
+
+
+def _write_rows(folder: Path, table: tables.table.Table, texts: TextColumns, options: Options) -> int:
+    """Write the rows to label: the least certain ones, and others at random, as the column `chosen` says."""
+    predictor = prediction.predictor.load_predictor(str(folder), use_cpu=options.use_cpu, precision="auto", launch=None)
+    suggest = prediction.suggest
+    with predictor:
+        suggestions = suggest.suggest(predictor, table, texts, _UNCERTAIN, _RANDOM)
+        suggest.write_suggestions(folder / OUT, predictor, table, suggestions)
+    return len(suggestions.rows)
