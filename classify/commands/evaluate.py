@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classify import evaluation, prediction, report, tables, tasks, training
+from classify import evaluation, modeling, prediction, report, tables, tasks, training
 from classify.commands import flags
 from classify.config.fields import option
 from classify.config.parser import CommandParser
@@ -64,18 +64,28 @@ def run(arguments: Sequence[str], program: str) -> int:
         lines.append(f"on all rows: {metrics.format_metrics(scores.metrics)}")
     if (entry := read_json(folder / "metrics.json").get(scope.COLUMN)) is not None:
         lines.append(scope.summarize(entry))
-    notes = _notes(labelled)
-    print(escape_controls("\n".join([*lines, *(f"note: {note}" for note in notes), f"result: {folder}"])))
+    labels_seen = modeling.result_folder.read_settings(options.model).get(modeling.result_folder.LABELS_SEEN) != 0
+    lines += [f"note: {note}" for note in _notes(labelled, folder, labels_seen=labels_seen)]
+    print(escape_controls("\n".join([*lines, f"result: {folder}"])))
     report.page.write_pages(folder)
     return 0
 
 
-def _notes(labelled: LabelledTable) -> list[str]:
+def _judge_names(folder: Path) -> str:
+    """Whether a model that was made from the names of the classes alone is worth using."""
+    metrics = read_json(folder / "metrics.json")
+    majority, low = metrics["majority"], metrics["test"]["accuracy_interval"][0]
+    always = f"always predicting {majority['label']!r} ({majority['accuracy']:.3f})"
+    return f"the names alone are {'' if low > majority['accuracy'] else 'not clearly '}better than {always}"
+
+
+def _notes(labelled: LabelledTable, folder: Path, *, labels_seen: bool) -> list[str]:
     """List what may be wrong with the table or make the scores misleading, and the columns that are renamed."""
     table, task = labelled.table, labelled.task
     counts = task.targets.label_counts(labelled.targets)
     missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
-    notes = [finding.sentence for finding in (*table.findings, *tables.roles.note_empty_texts(table, labelled.texts))]
+    notes = [] if labels_seen else [_judge_names(folder)]
+    notes += [finding.sentence for finding in (*table.findings, *tables.roles.note_empty_texts(table, labelled.texts))]
     if (renamed := tasks.columns.note_renamed(table, tasks.columns.PredictionColumns(task).names)) is not None:
         notes.append(renamed)
     if missing:

@@ -7,8 +7,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from classify import distributed, prediction, tables, training
+import yaml
+
+from classify import distributed, modeling, prediction, tables, training
 from classify.config.fields import option
 from classify.config.parser import CommandParser
 from classify.config.schema import ReadConfig
@@ -18,11 +21,13 @@ from classify.launch.launch import Launch
 from classify.launch.plan import plan_devices
 from classify.tables.roles import TextColumns
 from classify.tables.source import ReadOptions
+from classify.tables.table import EMPTY, Table
 
 OUT = "label-me.csv"
 # Rows to label first: those that the model is least certain of, and rows at random, which alone give an honest score.
 _UNCERTAIN = 30
 _RANDOM = 20
+_FEWEST_TEXTS = 50
 
 
 @dataclass(frozen=True)
@@ -52,30 +57,38 @@ make_parser = functools.partial(
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).read(arguments, ["labels", "data", "output_dir"])
     allow_progress(True)
-    zero_shot, folder = prediction.zero_shot, Path(options.output_dir)
+    folder = Path(options.output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"--output-dir {folder}: the folder exists and is not empty; give another.")
-    names = zero_shot.read_names(options.labels)
+    names = read_names(options.labels)
     table = tables.read.read_table(options.data, "--data", ReadOptions.from_settings(vars(options)))
     texts = tables.roles.find_text_columns(table, TextColumns(("text",)), options.text_column, None)
     table = texts.derive(table)
+    count, fewest = int((table.text_hashes(texts.whole) != EMPTY).sum()), max(_FEWEST_TEXTS, len(names))
+    if count < fewest:
+        raise InputError(
+            f"{table.path}: {count} texts for {len(names)} classes. Expected {fewest} or more, since the classes are "
+            "learned from them."
+        )
     training.output_dir.check_writable(folder)
+    zero_shot = prediction.zero_shot  # imports torch
     plan = plan_devices(Launch(), strategy="none", use_cpu=options.use_cpu)
-    with distributed.group.start(plan) as world:
+    with distributed.group.start(plan) as world, modeling.load.quiet_libraries():
         started = zero_shot.start(table, texts, names, folder, world, options.model)
     rows = _write_rows(folder, table, texts, options)
     lines = [
         f"model: {folder} ({len(names)} classes from their names; no label has been seen, so the accuracy is unknown)",
-        f"self-training: {100 * (1 - started.agreement):.0f} % of the texts changed their class",
+        f"self-training: {100 * started.renamed:.0f} % of the texts changed their class",
         f"{folder / OUT}: {rows} rows to label; in those that say 'random' the score is honest",
         f"next:   fill in {zero_shot.LABEL_COLUMN!r} of 20 random rows or more, then "
         f"{shlex.join(['classify', 'evaluate', '--model', str(folder), '--data', str(folder / OUT)])}",
+        *(f"note: {text}" for text in started.notes),
     ]
     print(escape_controls("\n".join(lines)))
     return 0
 
 
-def _write_rows(folder: Path, table: tables.table.Table, texts: TextColumns, options: Options) -> int:
+def _write_rows(folder: Path, table: Table, texts: TextColumns, options: Options) -> int:
     """Write the rows to label: the least certain ones, and others at random, as the column `chosen` says."""
     predictor = prediction.predictor.load_predictor(str(folder), use_cpu=options.use_cpu, precision="auto", launch=None)
     suggest = prediction.suggest
@@ -83,3 +96,32 @@ def _write_rows(folder: Path, table: tables.table.Table, texts: TextColumns, opt
         suggestions = suggest.suggest(predictor, table, texts, _UNCERTAIN, _RANDOM)
         suggest.write_suggestions(folder / OUT, predictor, table, suggestions)
     return len(suggestions.rows)
+
+
+def read_names(path: str) -> dict[str, list[str]]:
+    """The texts of each class by its name, from a YAML list of names, or of name: sentence.
+
+    Instead of a sentence there may be {description: ..., examples: [...]}. Raises InputError for anything else.
+    """
+    expected = "Expected a YAML list of names, or a line 'name: a sentence about it' for each class"
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--labels {path}: cannot be read ({error.strerror}). {expected}.") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"--labels {path}: {' '.join(str(error).split())}. {expected}.") from None
+    entries = dict.fromkeys(map(str, content)) if isinstance(content, list) else content
+    if not isinstance(entries, dict) or any(isinstance(name, dict | list) for name in content):
+        raise InputError(f"--labels {path}: {expected}.")
+    names = {str(name).strip(): _read_texts(entry) for name, entry in entries.items()}
+    if len(names) < 2 or not all(names):
+        raise InputError(f"--labels {path}: {len(names)} classes. Expected two or more, each with a name.")
+    return names
+
+
+def _read_texts(entry: Any) -> list[str]:
+    if isinstance(entry, dict):
+        examples = entry.get("examples") or []
+        entry = [entry.get("description"), *([examples] if isinstance(examples, str) else examples)]
+    texts = entry if isinstance(entry, list) else [entry]
+    return [str(text).strip() for text in texts if text is not None and str(text).strip()]

@@ -20,6 +20,8 @@ from classify.versions import versions
 EXPORTED = "model.onnx"
 # Version of classify.json; this program may not support a higher one.
 FORMAT = 1
+# Entry of classify.json of a model that was made from the names of its classes: 0.
+LABELS_SEEN = "labels_seen"
 
 
 def save_model(folder: Path, stock: Any, weights: dict[str, Any], tokenizer: Any, settings: dict[str, Any]) -> None:

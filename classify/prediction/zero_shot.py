@@ -8,6 +8,7 @@ encoder stays as it is, so all rounds take seconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import yaml
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
-from classify.data.languages import Languages, detect_languages, sample_rows
+from classify.data.languages import detect_languages, sample_rows
 from classify.data.tokenize import default_max_length, get_padding_id, load_tokenizer, tokenize, tokenize_columns
 from classify.distributed.world import World
-from classify.errors import InputError
+from classify.errors import list_some
 from classify.evaluation.inference import compute_logits
 from classify.files import make_folders
 from classify.modeling.classifier import choose_packing
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
-from classify.modeling.result_folder import FORMAT, save_model
+from classify.modeling.result_folder import FORMAT, LABELS_SEEN, save_model
 from classify.tables.roles import TextColumns
 from classify.tables.table import EMPTY, Table
 from classify.tasks import single_label
@@ -35,8 +35,6 @@ from classify.tasks.base import Task
 from classify.tasks.label_columns import label_texts
 
 LABEL_COLUMN = "label"
-# Entry of classify.json: how many labels the model has learned from.
-LABELS_SEEN = "labels_seen"
 _ROUNDS = 4
 # Of all texts, the share that a round learns from, the same number of each class, and the fewest texts of a class.
 _LEARNED = 0.3
@@ -44,62 +42,25 @@ _FEWEST = 5
 # C of the linear layer, for up to so many classes; of the texts that it learns from a tenth or a fifth is named wrong.
 _C = 0.01
 _FEW_CLASSES = 8
-_FEWEST_TEXTS = 50
+# Similarity of the sentences of two classes from which they mean the same.
+_ALIKE = 0.95
 
 Features = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Start:
-    """A model from names: its task, and the `agreement`, the share of texts that the last round names as the first."""
+    """What is to be known of a model from names: the share of texts that self-training has named anew, and `notes`."""
 
-    task: Task
-    agreement: float
-    languages: Languages
-
-
-def read_names(path: str) -> dict[str, list[str]]:
-    """The texts of each class by its name, from a YAML list of names, or of name: sentence.
-
-    Instead of a sentence there may be {description: ..., examples: [...]}. Raises InputError for anything else.
-    """
-    expected = "Expected a YAML list of names, or a line 'name: a sentence about it' for each class"
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"--labels {path}: cannot be read ({error.strerror}). {expected}.") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"--labels {path}: {' '.join(str(error).split())}. {expected}.") from None
-    entries = dict.fromkeys(map(str, content)) if isinstance(content, list) else content
-    if not isinstance(entries, dict) or any(isinstance(name, dict | list) for name in content):
-        raise InputError(f"--labels {path}: {expected}.")
-    names = {str(name).strip(): _read_texts(entry) for name, entry in entries.items()}
-    if len(names) < 2 or not all(names):
-        raise InputError(f"--labels {path}: {len(names)} classes. Expected two or more, each with a name.")
-    return names
-
-
-def _read_texts(entry: Any) -> list[str]:
-    if isinstance(entry, dict):
-        examples = entry.get("examples") or []
-        entry = [entry.get("description"), *([examples] if isinstance(examples, str) else examples)]
-    texts = entry if isinstance(entry, list) else [entry]
-    return [str(text).strip() for text in texts if text is not None and str(text).strip()]
+    renamed: float
+    notes: tuple[str, ...]
 
 
 def start(
     table: Table, texts: TextColumns, names: dict[str, list[str]], folder: Path, world: World, model: str | None = None
 ) -> Start:
-    """Train a model on the names of the classes and the texts of a table, and save it as a result folder.
-
-    Raises InputError where there are fewer than 50 texts.
-    """
+    """Train a model on the names of the classes and the texts of a table, and save it as a result folder."""
     rows = np.flatnonzero(table.text_hashes(texts.whole) != EMPTY)
-    if len(rows) < max(_FEWEST_TEXTS, len(names)):
-        raise InputError(
-            f"{table.path}: {len(rows)} texts for {len(names)} classes. Expected {max(_FEWEST_TEXTS, len(names))} or "
-            "more, since the classes are learned from them."
-        )
     languages = detect_languages(table.take(texts.whole, sample_rows(rows, seed=0)))
     default = DEFAULT_MODEL if languages.is_english else MULTILINGUAL_MODEL
     source = resolve_model(model or default, named=model is not None)
@@ -113,7 +74,7 @@ def start(
     named = tokenize(tokenizer, sentences, tokens.max_length)
     features = compute_logits(classifier, tokens, rows, world, features=True)
     of_names = compute_logits(classifier, named, np.arange(len(sentences)), world, features=True)
-    weight, bias, agreement = self_train(task, features, of_names, class_of)
+    weight, bias, renamed = self_train(task, features, of_names, class_of)
     with torch.no_grad():
         classifier.output_layer.weight.copy_(torch.from_numpy(weight))
         classifier.output_layer.bias.copy_(torch.from_numpy(bias))
@@ -132,7 +93,18 @@ def start(
     weights = {name: tensor.cpu() for name, tensor in classifier.model.state_dict().items()}
     make_folders(folder)
     save_model(folder, classifier.model, weights, tokenizer, settings)
-    return Start(task, agreement, languages)
+    return Start(renamed, tuple(_notes(task.labels, _middles(of_names, class_of), features @ weight.T + bias)))
+
+
+def _notes(labels: Sequence[str], middles: Features, logits: Features) -> list[str]:
+    """Classes that no text has, and classes whose sentences mean the same."""
+    empty = np.flatnonzero(np.bincount(logits.argmax(axis=1), minlength=len(labels)) == 0)
+    alike = np.argwhere(np.triu(_unit(middles) @ _unit(middles).T, k=1) > _ALIKE)
+    notes = [f"the classes {labels[one]!r} and {labels[other]!r} mean nearly the same" for one, other in alike.tolist()]
+    if len(empty):
+        named = list_some([labels[number] for number in empty.tolist()], show=repr)
+        notes.append(f"no text is nearest to {named}; describe these classes in a sentence")
+    return notes
 
 
 def _sentences(names: dict[str, list[str]], *, is_english: bool) -> tuple[list[str], npt.NDArray[np.int64]]:
@@ -148,10 +120,10 @@ def self_train(
 ) -> tuple[Features, Features, float]:
     """An output layer, its weight and bias, from features of texts (texts, width) and of sentences (sentences, width).
 
-    Beside it the share of texts that it names as the sentences alone did.
+    Beside it the share of texts that it names otherwise than the sentences alone did.
     """
     classes, penalty = len(task.labels), _C * max(1.0, len(task.labels) / _FEW_CLASSES)
-    middles = np.stack([_unit(of_names)[class_of == number].mean(axis=0) for number in range(classes)])
+    middles = _middles(of_names, class_of)
     texts = _unit(features)
     scores = _unit(texts - texts.mean(axis=0)) @ _unit(middles - middles.mean(axis=0)).T
     first, count = scores.argmax(axis=1), max(_FEWEST, int(_LEARNED * len(features) / classes))
@@ -161,7 +133,12 @@ def self_train(
         learned = np.concatenate([features[rows], of_names])
         weight, bias = task.head.fit(learned, np.concatenate([targets, class_of]), penalty)
         scores = np.log(task.answers.probabilities(features @ weight.T + bias).clip(min=1e-9))
-    return weight, bias, float((scores.argmax(axis=1) == first).mean())
+    return weight, bias, float((scores.argmax(axis=1) != first).mean())
+
+
+def _middles(of_names: Features, class_of: npt.NDArray[np.int64]) -> Features:
+    """The mean features (classes, width) of each class's sentences, each of the same length."""
+    return np.stack([_unit(of_names)[class_of == number].mean(axis=0) for number in range(int(class_of.max()) + 1)])
 
 
 def _unit(features: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -104,6 +104,8 @@ def _compare_with_others(result: Result) -> str:
     """Compare with the baseline on the same rows, or an evaluation with the scores of its training run."""
     if not result.is_training:
         name = result.task.scores.share or result.task.scores.primary
+        if not (result.model / "metrics.json").exists():
+            return "It was made from the names of the classes; no label was seen."
         metrics = read_json(result.model / "metrics.json")
         before = metrics["test"] or metrics["eval"]
         value = show(name, before[name])
