@@ -32,7 +32,7 @@ from classify.training.terminal import Timeline
 _FOLDS = 3
 # Steps on pairs that tune the encoder for each fold, at most.
 _STEPS = 50
-# Rows of a source that a linear layer learns from: more take longer, and hardly change the verdict.
+# Rows of a source, and trusted ones, that a linear layer learns from: more take longer and hardly change the verdict.
 _MOST_ROWS = 2_000
 # Standard errors that the gain of a column's source exceeds to be kept; benchmarks/recipe.md has what was compared.
 _CONFIDENCE = 1.5
@@ -85,13 +85,14 @@ class _Judge:
         self.inputs, self.task, splits = inputs, inputs.task, inputs.splits
         self.sources = sorted(splits.sources, key=lambda source: -len(source.split))
         self.chosen = [self._sample(source.split) for source in self.sources]
+        places = self._sample(splits.train)
+        self.train = self.scored = splits.train.take(places)
+        self.folds: npt.NDArray[np.int64] | None = None
         if splits.folds is not None:
-            self.train = self.scored = splits.train
-            self.folds: npt.NDArray[np.int64] | None = splits.folds
+            self.folds = splits.folds[places]
         elif any(source.is_taught for source in splits.sources):
-            self.train, self.scored, self.folds = splits.train, splits.validation, None
+            self.scored = splits.validation
         else:
-            self.train = self.scored = splits.train.take(self._sample(splits.train))
             labels, hashes = self.task.targets.stratify_by(self.train.targets), self.train.hashes(splits.columns.text)
             self.folds = assign_folds(hashes, labels, _FOLDS, seed=inputs.config.training.seed)
         self.fold_numbers = [None] if self.folds is None else list(range(int(self.folds.max()) + 1))
