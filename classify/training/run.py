@@ -135,7 +135,7 @@ def _train(
         if inputs.splits.sources:
             with _start(config.training, launch) as world:
                 world.agree(None)
-                inputs = judge_sources(inputs, world, timeline)
+                inputs = judge_sources(inputs, world)
             timeline.end("sources")
         with announced():
             _print_inputs(inputs)  # before tokenizing, which takes long for large tables

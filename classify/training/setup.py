@@ -271,15 +271,18 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
     if training.sync_batch_norm and world.device.type == "cpu":
         raise InputError("--sync-batch-norm: torch's SyncBatchNorm works on GPUs alone; drop it.")
     _check_ranks(inputs, world)
+    classifier = load_for_training(inputs, data, world.device)
+    timeline.end("model")
     with acquire_output_dir(inputs.output_dir, world, each_node=training.save_on_each_node) as output:
         checkpoint = resume.find(output) if output.plan.resume else None
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
-        strategy, placed = place_model(inputs, data, world, timeline, before)
+        strategy, placed = place_model(classifier, inputs, data, world, before)
+        timeline.end("precision and packing")
         found = [data.decision, *placed, *world.plan.findings]
         if world.plan.launch.restarts and not output.plan.resume:
             found.append(note(_RESTARTED))
         if not output.is_writer:
-            strategy.classifier.drop_unused_embeddings()
+            classifier.drop_unused_embeddings()
         findings = (*inputs.findings, *found)
         context = TrainingContext(inputs, world, output, data, strategy, findings, checkpoint, timeline)
         for finding in decisions(found):
@@ -291,23 +294,20 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
 
 
 def place_model(
-    inputs: RunInputs, data: TokenizedData, world: World, timeline: Timeline, before: str | None = None
+    classifier: Classifier, inputs: RunInputs, data: TokenizedData, world: World, before: str | None = None
 ) -> tuple[Strategy, list[Finding]]:
-    """Load the model and place it on its devices; decide precision, packing and strategy. A collective.
+    """Place a loaded model on its devices; decide precision, packing and strategy. A collective.
 
     A resumed run keeps `before`, the precision it began in.
     """
     training, train = inputs.config.training, inputs.splits.train
     precision = choose_precision(training.precision, world.device, training.opt_level)
-    classifier = load_for_training(inputs, data, world.device)
-    timeline.end("model")
     kind = find_strategy(world)
     placing, unused = kind.place(classifier, world), []
     if kind.buckets_gradients:  # it waits for the gradient of each parameter in each step
         unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0]))
     precision = agree_on_precision(precision, world, before)
     packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
-    timeline.end("precision and packing")
     batch_size = training.rows_per_step(world.num_devices)
     step_tokens = data.step_tokens(inputs) * batch_size / training.rows_per_step(1)
     strategy = make_strategy(classifier, training, world, step_tokens)

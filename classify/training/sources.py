@@ -26,8 +26,7 @@ from classify.files import read_json
 from classify.findings import note
 from classify.training.contrastive import contrastive_warmup
 from classify.training.inputs import RunInputs, apply_recipe
-from classify.training.setup import place_model, tokenize_tables
-from classify.training.terminal import Timeline
+from classify.training.setup import load_for_training, place_model, tokenize_tables
 
 _FOLDS = 3
 # Steps on pairs that tune the encoder for each fold, at most.
@@ -41,14 +40,14 @@ Array = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
 
 
-def judge_sources(inputs: RunInputs, world: World, timeline: Timeline) -> RunInputs:
+def judge_sources(inputs: RunInputs, world: World) -> RunInputs:
     """The inputs without the sources that do not help, and with a verdict on each. A collective.
 
     The largest source is judged first, each beside those that are kept already. Then the recipe chooses again.
     """
     found = world.broadcast(_judged_before(inputs) if world.is_main else None)
     if found is None:
-        judge = _Judge(inputs, world, timeline)  # each rank computes its share of the features
+        judge = _Judge(inputs, world)  # each rank computes its share of the features
         found = world.broadcast([asdict(verdict) for verdict in judge.compare()] if world.is_main else None)
     verdicts = [Verdict(**values) for values in found]
     kept, splits = {verdict.name for verdict in verdicts if verdict.is_kept}, inputs.splits
@@ -81,7 +80,7 @@ class _Judge:
     Trusted rows are cross-validated. Where a teacher has learned from them all, the validation rows are scored.
     """
 
-    def __init__(self, inputs: RunInputs, world: World, timeline: Timeline):
+    def __init__(self, inputs: RunInputs, world: World):
         self.inputs, self.task, splits = inputs, inputs.task, inputs.splits
         self.sources = sorted(splits.sources, key=lambda source: -len(source.split))
         self.chosen = [self._sample(source.split) for source in self.sources]
@@ -100,7 +99,7 @@ class _Judge:
         # The settings for trusted rows alone.
         alone = apply_recipe(replace(inputs, splits=replace(splits, sources=())))
         self.steps = min(_STEPS, alone.config.training.contrastive_steps or 0)
-        self.strategy, _ = place_model(alone, self.data, world, timeline)
+        self.strategy, _ = place_model(load_for_training(alone, self.data, world.device), alone, self.data, world)
         self.features = self._compute_features()
 
     def _sample(self, split: Split) -> npt.NDArray[np.int64]:

@@ -64,20 +64,20 @@ def refuse(path: Path, **settings: Any) -> str:
 
 def test_a_source_is_kept_if_it_helps(model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On trusted rows alone; the others are left out, and what was left out does not change the model."""
-    trusted = [[text, label, "human"] for text, label in tiny.table_rows(120)]
-    good = [[text, label, "gpt"] for text, label in tiny.table_rows(600, seed=2)]
+    trusted = [[text, label, "human"] for text, label in tiny.table_rows(200)]
+    good = [[text, label, "gpt"] for text, label in tiny.table_rows(900, seed=2)]
     tables = {"both": write(tmp_path / "both.csv", [*trusted, *good, *random_labels()])}
     tables["good"] = write(tmp_path / "good.csv", [*trusted, *good])
     runs = {
         name: train(make_config(model_folder, table, tmp_path / name, **SETTINGS)) for name, table in tables.items()
     }
     printed = capsys.readouterr().out
-    assert "source: 600 rows of 'gpt' kept (accuracy of 96 trusted rows" in printed
+    assert "source: 900 rows of 'gpt' kept (accuracy of 160 trusted rows" in printed
     assert "source: 240 rows of 'script' left out" in printed
     assert difference(runs["both"], runs["good"]) < 1e-5
     record = read_json(runs["both"] / "run.json")
     gpt, script = record["label_sources"]
-    assert (gpt["name"], gpt["rows"], gpt["is_kept"], script["is_kept"]) == ("gpt", 600, True, False)
+    assert (gpt["name"], gpt["rows"], gpt["is_kept"], script["is_kept"]) == ("gpt", 900, True, False)
     assert gpt["interval"][0] < gpt["with_source"] - gpt["without"] < gpt["interval"][1]
     with (runs["both"] / "predictions.csv").open(encoding="utf-8", newline="") as file:
         assert {row["origin"] for row in csv.DictReader(file)} == {"human"}
