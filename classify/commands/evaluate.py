@@ -93,7 +93,9 @@ def _notes(labelled: LabelledTable, folder: Path, *, labels_seen: bool) -> list[
     if labelled.trained.all():
         seen = len(labelled.trained)
         notes.append(f"the model was trained on all {seen} of these texts, so the scores are too high")
-    if left_out := len(table) - len(labelled.rows) - len(labelled.outside):
+    if labelled.not_random:
+        notes.append(f"{labelled.not_random} rows that were not chosen at random are not scored (column 'chosen')")
+    if left_out := len(table) - len(labelled.rows) - len(labelled.outside) - labelled.not_random:
         notes.append(f"rows without a label, which are left out: {left_out} of {len(table)}")
     return notes
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from classify import distributed, modeling, prediction, tables, training
@@ -21,9 +22,11 @@ from classify.launch.launch import Launch
 from classify.launch.plan import plan_devices
 from classify.tables.roles import TextColumns
 from classify.tables.source import ReadOptions
-from classify.tables.table import EMPTY, Table
+from classify.tables.table import EMPTY, Table, normalize_text
 
 OUT = "label-me.csv"
+LABEL_COLUMN = "label"
+CHOSEN = "chosen"
 # Rows to label first: those that the model is least certain of, and rows at random, which alone give an honest score.
 _UNCERTAIN = 30
 _RANDOM = 20
@@ -61,31 +64,42 @@ def run(arguments: Sequence[str], program: str) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"--output-dir {folder}: the folder exists and is not empty; give another.")
     names = read_names(options.labels)
-    table = tables.read.read_table(options.data, "--data", ReadOptions.from_settings(vars(options)))
+    reading = ReadOptions.from_settings(vars(options))
+    table = tables.read.read_table(options.data, "--data", reading)
     texts = tables.roles.find_text_columns(table, TextColumns(("text",)), options.text_column, None)
     table = texts.derive(table)
-    count, fewest = int((table.text_hashes(texts.whole) != EMPTY).sum()), max(_FEWEST_TEXTS, len(names))
-    if count < fewest:
-        raise InputError(
-            f"{table.path}: {count} texts for {len(names)} classes. Expected {fewest} or more, since the classes are "
-            "learned from them."
-        )
+    _check_table(table, texts, len(names))
     training.output_dir.check_writable(folder)
     zero_shot = prediction.zero_shot  # imports torch
     plan = plan_devices(Launch(), strategy="none", use_cpu=options.use_cpu)
     with distributed.group.start(plan) as world, modeling.load.quiet_libraries():
-        started = zero_shot.start(table, texts, names, folder, world, options.model)
+        started = zero_shot.start(table, texts, names, folder, world, reading.given, options.model)
     rows = _write_rows(folder, table, texts, options)
     lines = [
         f"model: {folder} ({len(names)} classes from their names; no label has been seen, so the accuracy is unknown)",
         f"self-training: {100 * started.renamed:.0f} % of the texts changed their class",
-        f"{folder / OUT}: {rows} rows to label; in those that say 'random' the score is honest",
-        f"next:   fill in {zero_shot.LABEL_COLUMN!r} of 20 random rows or more, then "
+        f"{folder / OUT}: {rows} rows to label, {_RANDOM} of them at random: these alone give an honest score",
+        f"next:   fill in {LABEL_COLUMN!r}, of the random rows at least, then "
         f"{shlex.join(['classify', 'evaluate', '--model', str(folder), '--data', str(folder / OUT)])}",
         *(f"note: {text}" for text in started.notes),
     ]
     print(escape_controls("\n".join(lines)))
     return 0
+
+
+def _check_table(table: Table, texts: TextColumns, classes: int) -> None:
+    """Raise InputError where there are too few texts to learn from and to label, or a column is to be written."""
+    if table.has_column(CHOSEN):
+        raise InputError(f"{table.path}: {OUT} has a column {CHOSEN!r} of its own; rename that of the table.")
+    hashes = table.text_hashes(texts.whole)
+    if table.has_column(LABEL_COLUMN):
+        hashes = hashes[table.is_blank(LABEL_COLUMN)]
+    count, fewest = len(np.unique(hashes[hashes != EMPTY])), max(_FEWEST_TEXTS, classes)
+    if count < fewest:
+        raise InputError(
+            f"{table.path}: {count} different texts without a label for {classes} classes. Expected {fewest} or more, "
+            "since the classes are learned from them."
+        )
 
 
 def _write_rows(folder: Path, table: Table, texts: TextColumns, options: Options) -> int:
@@ -105,7 +119,8 @@ def read_names(path: str) -> dict[str, list[str]]:
     """
     expected = "Expected a YAML list of names, or a line 'name: a sentence about it' for each class"
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        # All values are text: 007 and no are names, too.
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except OSError as error:
         raise InputError(f"--labels {path}: cannot be read ({error.strerror}). {expected}.") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -114,6 +129,8 @@ def read_names(path: str) -> dict[str, list[str]]:
     if not isinstance(entries, dict) or any(isinstance(name, dict | list) for name in content):
         raise InputError(f"--labels {path}: {expected}.")
     names = {str(name).strip(): _read_texts(entry) for name, entry in entries.items()}
+    if len({normalize_text(name) for name in names}) < len(content):
+        raise InputError(f"--labels {path}: two names are the same but for case and spaces. Give each class once.")
     if len(names) < 2 or not all(names):
         raise InputError(f"--labels {path}: {len(names)} classes. Expected two or more, each with a name.")
     return names

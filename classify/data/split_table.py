@@ -188,6 +188,12 @@ def _read_split(tables: InputTables, table: Table, encoder: Targets) -> Split:
     rows = np.flatnonzero(
         encoder.labelled(table, column) & (table.text_hashes(tables.columns.text) != EMPTY) & _trusted(tables, table)
     )
+    if not len(rows) and not _trusted(tables, table).all():
+        config = tables.config
+        raise InputError(
+            f"{table.path}: none of its rows is trusted, as column {config.source_column!r} says (--trusted "
+            f"{config.trusted}). Trust another value, too, or leave the column out of this table."
+        )
     return Split(table, rows, encoder.encode(table, column, known_from)[rows])
 
 
@@ -419,6 +425,9 @@ def _notable(
             texts.append(f"{both} of {len(test)} test texts are also in the validation split, which selects weights")
     found = [finding for source in tables.every for finding in note_empty_texts(source, splits.columns.texts)]
     found += map(note, texts)
+    for table in tables.every[1:]:
+        if count := int((~_trusted(tables, table)).sum()):
+            found.append(note(f"{count} rows whose label is not trusted are not scored", table.path))
     for file, split in unlabelled.items():
         what = f"predicted in {file} at the end (--drop-unlabelled drops them)"
         what = what if file in splits.unlabelled else "dropped"

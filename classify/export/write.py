@@ -17,7 +17,7 @@ from classify.export.base import Check, Sample, Target, draw_sample
 from classify.export.onnx_fp32 import ONNX
 from classify.export.onnx_int8 import ONNXInt8
 from classify.files import atomic_path, make_folders, read_json, write_json
-from classify.modeling.result_folder import EXPORTED
+from classify.modeling.result_folder import EXPORTED, LABELS_SEEN, read_settings
 from classify.prediction.predictor import load_classifier
 from classify.versions import versions
 
@@ -51,6 +51,8 @@ def export_model(model: str, target: Target, out: Path) -> Check:
         raise InputError(f"--out {out}: it holds {list_some(others)}, which no export wrote; give another folder.")
     if (run / EXPORTED).exists():
         raise InputError(f"--model {model}: it is an exported model; give the folder that it was exported from.")
+    if read_settings(model).get(LABELS_SEEN) == 0:
+        raise InputError(f"--model {model}: no labelled row can check the export; train on some labels first.")
     if not (run / "tokenizer.json").exists():
         raise InputError(f"--model {model}: no tokenizer.json in it; train with a --model that has a fast tokenizer.")
     with load_classifier(model, use_cpu=True, precision="fp32") as predictor:

@@ -105,12 +105,13 @@ def is_result_folder(model: str) -> bool:
 
 
 def earlier_labels(model: str, task: str) -> list[str] | None:
-    """The labels of a run's folder that was trained for `task`; None for any other model."""
+    """The labels of a run's folder that was trained on labels for `task`; None for any other model."""
     try:
         settings = read_json(Path(model) / "classify.json")
     except (OSError, ValueError):
         return None
-    return read_labels(model) if isinstance(settings, dict) and settings.get("task") == task else None
+    is_one = isinstance(settings, dict) and settings.get("task") == task and settings.get(LABELS_SEEN) != 0
+    return read_labels(model) if is_one else None
 
 
 def fingerprint(folder: str) -> str:

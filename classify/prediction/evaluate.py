@@ -37,7 +37,8 @@ class LabelledTable:
     """A table, its text columns, the task, and the rows (n,) that have a label with their targets (n, ...).
 
     `trained` (n,): whether the model was trained on the text, of which `hashes` (n,) has the hash. `outside` (m,) are
-    the rows whose label means none of the classes; `column` is that of the labels.
+    the rows whose label means none of the classes; `column` is that of the labels. Of a table in which some rows were
+    chosen at random, these alone are scored, and not `not_random` others.
     """
 
     table: Table
@@ -49,6 +50,7 @@ class LabelledTable:
     trained: npt.NDArray[np.bool_]
     outside: npt.NDArray[np.int64]
     column: str
+    not_random: int = 0
 
 
 def read_labelled(model: str, table: Table, texts: TextColumns, label_column: str | None = None) -> LabelledTable:
@@ -60,16 +62,18 @@ def read_labelled(model: str, table: Table, texts: TextColumns, label_column: st
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
     targets = task.targets.encode(table, column, f"the training data of {model}")
-    if table.has_column(CHOSEN) and {*table.dictionary_encode(CHOSEN)[0]} == {UNCERTAIN, RANDOM}:
-        rows = np.intersect1d(rows, np.flatnonzero(mark_rows(table, CHOSEN, RANDOM.__eq__)))
-        if not len(rows):
+    not_random = 0
+    if table.has_column(CHOSEN) and {*table.dictionary_encode(CHOSEN)[0]} & {UNCERTAIN, RANDOM}:
+        at_random = rows[mark_rows(table, CHOSEN, RANDOM.__eq__)[rows]]
+        if not len(at_random):
             raise InputError(f"{table.path}: none of the rows that were chosen at random has a label yet.")
+        rows, not_random = at_random, len(rows) - len(at_random)
     targets = targets[rows]
     # An exported model has no scope: it cannot be scored on rows of no class.
     outside = np.flatnonzero(mark_rows(table, column, task.targets.classes.is_outside) & (task.scope is not None))
     hashes = table.text_hashes(texts.whole)[rows]
     trained = SplitRecord.find(model).find_trained(hashes)
-    return LabelledTable(table, texts, task, rows, targets, hashes, trained, outside, column)
+    return LabelledTable(table, texts, task, rows, targets, hashes, trained, outside, column, not_random)
 
 
 def _find_label_column(

@@ -25,7 +25,7 @@ from classify.errors import InputError
 from classify.files import remove_temporaries
 from classify.launch.launch import Launch
 from classify.modeling.coverage import note_unknown
-from classify.modeling.result_folder import EXPORTED, trained_texts
+from classify.modeling.result_folder import EXPORTED, LABELS_SEEN, trained_texts
 from classify.prediction.explanations import WordAttribution, explain
 from classify.tables.roles import TextColumns, note_empty_texts
 from classify.tables.table import EMPTY, Table, replace_surrogates
@@ -218,6 +218,8 @@ def predict_table(
 def describe_doubts(predictor: Predictor, table: Table, texts: TextColumns, added: Sequence[str]) -> list[str]:
     """List what may be wrong with a table, to which columns of these names are `added`."""
     notes = [finding.sentence for finding in (*table.findings, *note_empty_texts(table, texts))]
+    if predictor.settings.get(LABELS_SEEN) == 0:
+        notes.append("the model was made from the names of the classes; no label was seen, so its accuracy is unknown")
     if texts != predictor.texts:
         names, before = (", ".join(map(repr, columns.named)) for columns in (texts, predictor.texts))
         notes.append(f"texts are from column {names}; the model was trained on column {before}")

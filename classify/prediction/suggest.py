@@ -67,13 +67,13 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, 
     outputs = predictor.table_outputs(table, texts, candidates)
     (logits, _), rejected = predictor.task.split(outputs), predictor.task.rejects(outputs)
     certainty = predictor.task.answers.certainty(predictor.task.answers.probabilities(logits))
+    # First, from all candidates: without the least certain ones they would be too easy.
+    drawn = np.random.default_rng(_SEED).permutation(len(candidates))[:random]
     order = np.argsort(certainty, kind="stable")
-    order = order[~rejected[order]]
+    order = order[~rejected[order] & ~np.isin(order, drawn)]
     if rejected.any():
         left_out["out of scope"] = int(rejected.sum())
     chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
-    others = np.setdiff1d(np.arange(len(candidates)), chosen)
-    drawn = np.random.default_rng(_SEED).permutation(others)[:random]
     chosen = np.concatenate([chosen, drawn])
     return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out, len(drawn))
 

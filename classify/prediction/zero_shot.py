@@ -57,9 +57,18 @@ class Start:
 
 
 def start(
-    table: Table, texts: TextColumns, names: dict[str, list[str]], folder: Path, world: World, model: str | None = None
+    table: Table,
+    texts: TextColumns,
+    names: dict[str, list[str]],
+    folder: Path,
+    world: World,
+    given: dict[str, Any],
+    model: str | None = None,
 ) -> Start:
-    """Train a model on the names of the classes and the texts of a table, and save it as a result folder."""
+    """Train a model on the names of the classes and the texts of a table, and save it as a result folder.
+
+    `given` are the flags by which the table was read.
+    """
     rows = np.flatnonzero(table.text_hashes(texts.whole) != EMPTY)
     languages = detect_languages(table.take(texts.whole, sample_rows(rows, seed=0)))
     default = DEFAULT_MODEL if languages.is_english else MULTILINGUAL_MODEL
@@ -83,7 +92,7 @@ def start(
         "task": task.name,
         **texts.as_settings(),
         "label_columns": [LABEL_COLUMN],
-        "reading": {"given": {}, "found": dict(table.reading)},
+        "reading": {"given": given, "found": dict(table.reading)},
         "max_length": tokens.max_length,
         "languages": languages.shares,
         "long_text": tokens.long_texts.name,

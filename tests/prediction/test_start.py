@@ -42,10 +42,28 @@ def test_names_sentences_and_examples(tmp_path: Path) -> None:
     }
     file.write_text("- billing\n- refund\n")
     assert read_names(str(file)) == {"billing": [], "refund": []}
-    for content in ("- one\n", "just words\n", "- {a: b}\n- c\n", "a: [\n", ""):
+    file.write_text("- 007\n- no\n- 1.10\n")  # as they are written
+    assert read_names(str(file)) == {"007": [], "no": [], "1.10": []}
+    for content in ("- Card\n- card\n", "- one\n", "just words\n", "- {a: b}\n- c\n", "a: [\n", ""):
         file.write_text(content)
-        with pytest.raises(InputError, match=r"--labels .*Expected"):
+        with pytest.raises(InputError, match=r"--labels .*(Expected|Give each class once)"):
             read_names(str(file))
+
+
+def test_random_rows_are_drawn_from_all(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50 texts, which are all written, the 20 at random are as uncertain as the others, on average."""
+    monkeypatch.chdir(tmp_path)
+    texts = [(text, "") for text, _ in tiny.table_rows(50)]
+    tiny.write_table(tmp_path / "texts.csv", texts, ("text", "note"))
+    (tmp_path / "labels.yaml").write_text("- app\n- card\n- money\n")
+    words = ["--labels", "labels.yaml", "--data", "texts.csv", "--output-dir", "run", "--model", str(model_folder)]
+    assert main(["start", *words]) == 0
+    with (tmp_path / "run" / "label-me.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    random = [float(row["confidence"]) for row in rows if row["chosen"] == "random"]
+    others = [float(row["confidence"]) for row in rows if row["chosen"] == "uncertain"]
+    assert len(random) == 20
+    assert min(random) < sorted(others)[10]
 
 
 def test_from_names_to_a_score(
@@ -73,6 +91,7 @@ def test_from_names_to_a_score(
     assert main(["evaluate", "--model", "run", "--data", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "note: the names alone are" in printed
+    assert "30 rows that were not chosen at random are not scored" in printed
     (result,) = (tmp_path / "evaluations").iterdir()
     assert read_json(result / "metrics.json")["test"]["rows"] == 20
     assert "It was made from the names of the classes; no label was seen." in (result / "report.html").read_text()
@@ -82,7 +101,12 @@ def test_what_cannot_start(person: Person) -> None:
     person.write("labels.yaml", "- card\n- money\n")
     person.write("few.csv", "text\none\ntwo\n")
     words = ["start", "--labels", "labels.yaml", "--data", "few.csv", "--output-dir", "run"]
-    assert "2 texts for 2 classes. Expected 50 or more" in person.fails(*words, program="classify")
+    assert "2 different texts without a label for 2 classes. Expected 50 or more" in person.fails(
+        *words, program="classify"
+    )
+    person.write("chosen.csv", "text,chosen\n" + "".join(f"text {number},x\n" for number in range(60)))
+    words[4] = "chosen.csv"
+    assert "has a column 'chosen' of its own" in person.fails(*words, program="classify")
     assert "--labels nothing.yaml: cannot be read" in person.fails(
         "start", "--labels", "nothing.yaml", "--data", "few.csv", "--output-dir", "run", program="classify"
     )

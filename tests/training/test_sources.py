@@ -129,6 +129,10 @@ def test_untrusted_rows_of_further_tables_are_not_scored(tmp_path: Path) -> None
     splits = split(table, source_column="origin", trusted="human", test_data=str(write(tmp_path / "t.csv", tested)))
     assert splits.test is not None
     assert set(splits.test.texts("origin")) == {"human"}
+    assert any("15 rows whose label is not trusted are not scored" in finding.sentence for finding in splits.findings)
+    gold = write(tmp_path / "gold.csv", [[*row, "gold"] for row in tiny.table_rows(30, 3)])
+    fault = refuse(table, source_column="origin", trusted="human", test_data=str(gold))
+    assert "none of its rows is trusted" in fault
 
 
 def test_rows_without_probabilities_are_trusted(tmp_path: Path) -> None:
