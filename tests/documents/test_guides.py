@@ -52,7 +52,7 @@ def follow(
     """
     for line in commands(page):
         words = shlex.split(line)
-        if words[1] in ("train", "inspect"):
+        if words[1] in ("train", "inspect", "start"):
             words += ["--model", str(model)]
         if words[1] == "train":
             words += ["--cpu", "--contrastive-steps", "0", *(folds if "--folds" in words else training).split()]
@@ -73,10 +73,12 @@ def test_the_loop(model_folder: Path, tmp_path: Path) -> None:
     """In between come the labels that a person fills in."""
     rows = noisy_rows(160, seed=3)
     tiny.write_table(tmp_path / "labelled.csv", rows[:60])
+    tiny.write_table(tmp_path / "texts.csv", [(text, "x") for text, _ in rows], ("text", "source"))
+    (tmp_path / "labels.yaml").write_text("".join(f"- {label}\n" for label in sorted({label for _, label in rows})))
     tiny.write_table(tmp_path / "unlabelled.csv", [(text, "x") for text, _ in rows[60:]], ("text", "source"))
     for words, printed in follow(LOOP, tmp_path, model_folder, "--epochs 0", "--epochs 16 --learning-rate 1e-3"):
-        if words[1] == "suggest":
-            fill_in(tmp_path / "label-me.csv", dict(rows))
+        if words[1] in ("start", "suggest"):
+            fill_in(tmp_path / ("runs/topics" if words[1] == "start" else "") / "label-me.csv", dict(rows))
         if words[1] == "compare" and "--data" not in words:
             assert "texts: 60 scored by all" in printed
     assert (tmp_path / "corrected.csv").exists()
