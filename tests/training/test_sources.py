@@ -157,7 +157,7 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("soft", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_processes_train_the_same_model(model_folder: Path, tmp_path: Path, soft: bool) -> None:
     header, rows = HEADER, [*TRUSTED, *right_labels()]
     flags = ["--source-column", "origin", "--trusted", "human", "--keep-source", "--dropout", "0", "--epochs", "2"]

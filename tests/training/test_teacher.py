@@ -66,7 +66,7 @@ def test_the_own_model_teaches(
         assert [PARTS[part] for part in SplitRecord.read(str(teacher)).learned] == ["train"]
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_resumed_run_asks_the_same_teacher(
     model_folder: Path, tmp_path: Path, table: Path, unlabelled: str, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +133,7 @@ def test_a_teacher_of_another_task_is_refused(model_folder: Path, tmp_path: Path
         check(make_config(model_folder, table, tmp_path / "run", unlabelled_data=unlabelled, teacher=str(teacher)))
 
 
+@pytest.mark.slow
 def test_two_processes_teach_and_learn_alike(model_folder: Path, tmp_path: Path, table: Path, unlabelled: str) -> None:
     words = ["run_classify.py", "--data", str(table), "--unlabelled-data", unlabelled, "--model", str(model_folder)]
     words += ["--cpu", "--dropout", "0", "--folds", "2", "--epochs", "1", "--keep-source"]
