@@ -139,8 +139,9 @@ class DataConfig(ReadConfig):
         metavar="LABEL",
     )  # fmt: skip
     label_names: str | None = option(
-        None, "names of labels; labels of one name become one class: 0=negative,1=positive", metavar="A=B", several=True
-    )
+        None, "names of labels; labels of one name become one class: 0=negative,1=positive; or the labels that one is "
+        "divided into: billing=refund|late", metavar="A=B", several=True,
+    )  # fmt: skip
     normalize_labels: Literal["auto", "none"] = option(
         "auto", "auto: labels that differ only in case, spaces or Unicode form are one class; none: separate classes",
         switch=("auto", "none"),
@@ -401,6 +402,10 @@ class TrainingConfig(OutputConfig, DeviceConfig):
     calibrate: Literal["auto", "none"] = option(
         "auto", "auto: fit a temperature on held-out rows, and fold it into the output layer", affects={"result"}
     )
+    keep_features: int = option(
+        50, "features of so many training texts a class are kept, without the texts, so that a class can be added "
+        "later; 0: none, and adding one takes all rows again", check=at_least(0), affects={"result"},
+    )  # fmt: skip
     max_grad_norm: float = option(1.0, "clip gradients to this norm; 0: off", check=at_least(0), affects=_EACH_STEP)
     warmup_steps: float = option(
         0.1, "warmup steps; below 1: fraction of all steps", check=at_least(0), affects=_EPOCHS

@@ -33,7 +33,10 @@ _SPLITS = dict(zip(("train", "eval", "test"), FLAGS, strict=True))
 
 @dataclass(frozen=True)
 class InputTables:
-    """The tables as they were read, and the columns that matter, which all of them have."""
+    """The tables as they were read, and the columns that matter, which all of them have.
+
+    `known_labels` are those of an earlier run that this one extends: classes, even where no row has them.
+    """
 
     train: Table
     eval: Table | None
@@ -43,6 +46,7 @@ class InputTables:
     soft: SoftLabels | None = None
     origins: Origins | None = None
     unlabelled: Table | None = None
+    known_labels: tuple[str, ...] = ()
 
     @property
     def learned(self) -> list[Table]:

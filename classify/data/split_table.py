@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -342,13 +342,18 @@ def _find_groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
 
 
 def _find_unlabelled(tables: InputTables, encoder: Targets) -> dict[str, Split]:
-    """The rows without a label of each table, by the name of the file for their predictions."""
+    """The rows without a label of each table, by the name of the file for their predictions.
+
+    Rows of a label that is divided are to be labelled again.
+    """
     column, splits = tables.columns.label, dict[str, Split]()
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
         if table is not None:
             known = encoder.labelled(table, column) | mark_rows(table, column, encoder.classes.is_outside)
-            if not known.all():
-                splits[f"unlabelled{name}.csv"] = _without_targets(table, np.flatnonzero(~known))
+            again = mark_rows(table, column, encoder.classes.divided.__contains__)
+            for file, rows in ((f"unlabelled{name}.csv", ~known & ~again), (f"label-me{name}.csv", again)):
+                if rows.any():
+                    splits[file] = _without_targets(table, np.flatnonzero(rows))
     return splits
 
 
@@ -414,7 +419,7 @@ def _notable(
     tables: InputTables, splits: Splits, scored: Mapping[str, Split], unlabelled: Mapping[str, Split]
 ) -> list[Finding]:
     """What makes a score less trustworthy, and the rows that are not trained on."""
-    config, texts = tables.config, _note_labels(splits, scored)
+    config, texts = tables.config, _note_labels(splits, scored, tables.known_labels)
     for name, split in scored.items():
         if places := splits.in_training[name]:
             lines = split.table.describe_rows(split.rows[list(places)].tolist())
@@ -441,13 +446,15 @@ def _notable(
     return found
 
 
-def _note_labels(splits: Splits, scored: Mapping[str, Split]) -> list[str]:
-    """Note labels that some split has no row of, and those with one training row."""
+def _note_labels(splits: Splits, scored: Mapping[str, Split], known: Collection[str]) -> list[str]:
+    """Note labels that some split has no row of, unless an earlier run has `known` them, and those with one row."""
     encoder, notes = splits.encoder, list[str]()
     counts = np.sum([encoder.label_counts(split.targets) for split in splits.learned], axis=0)
     labels = np.array(encoder.labels, dtype=object)
-    if (counts == 0).any():
-        notes.append(f"no training row has the label {list_some(labels[counts == 0], show=repr)}")
+    names_known = {encoder.classes.of(label) for label in known}
+    absent = (counts == 0) & [label not in names_known for label in encoder.labels]
+    if absent.any():
+        notes.append(f"no training row has the label {list_some(labels[absent], show=repr)}")
     if (counts == 1).any():
         notes.append(f"labels with one training row: {list_some(labels[counts == 1], show=repr)}")
     for name, split in scored.items():

@@ -93,8 +93,9 @@ def compare(folders: Sequence[Path]) -> Comparison:
         raise InputError(
             f"{names}: no shared row has the same label in all of them; score them on one table with classify evaluate."
         )
-    metrics = [task.scores.metrics(values[same], targets[0][same]) for values in predicted]
-    scores = [task.scores.row_scores(values[same], targets[0][same]) for values in predicted]
+    judge = replace(task.scores, labels=labels)
+    metrics = [judge.metrics(values[same], targets[0][same]) for values in predicted]
+    scores = [judge.row_scores(values[same], targets[0][same]) for values in predicted]
     tests = [sign_test(one, scores[0]) for one in scores[1:]]
     corrected = holm(np.array([test.p for test in tests])).tolist()
     paired = [None, *(replace(test, p=p) for test, p in zip(tests, corrected, strict=True))]

@@ -37,6 +37,8 @@ _WHOLE = re.compile(r"([+-]?\d+)(\.0+)?")
 # Signs between the labels of a cell.
 SEPARATORS = ("|", ";", ",", "#")
 BRACKETS = "[]"
+# What stands between the labels that --label-names divides one into.
+PART_OF = "|"
 _LONGEST_LABEL = 60
 # Share of a separator's parts that recur, and from which that is a question if a part stands alone elsewhere.
 _RECUR = 0.8
@@ -68,6 +70,7 @@ class ClassNames:
     `names` maps labels to their class, `rows` counts the rows of each label. `unlabelled` are
     labels that count as missing, as empty cells do, of which `missing` are usual spellings of that; so does `outside`,
     which means none of the classes. `normalized`: labels that differ in case, spaces or Unicode form are one class.
+    `divided` are labels whose rows are to be labelled again, as one of several classes.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +79,7 @@ class ClassNames:
     missing: Mapping[str, int] = field(default_factory=dict)
     normalized: bool = True
     outside: str | None = None
+    divided: frozenset[str] = frozenset()
 
     @classmethod
     def from_settings(cls, labels: Iterable[str], settings: Mapping[str, Any]) -> Self:
@@ -186,6 +190,7 @@ def name_classes(
     normalize: bool = True,
     requested: str | None = None,
     unlabelled: frozenset[str] = frozenset(),
+    divided: frozenset[str] = frozenset(),
 ) -> ClassNames:
     """Name the classes of labels, from the rows of each.
 
@@ -202,6 +207,7 @@ def name_classes(
         best = key if _WHOLE.fullmatch(key) and key in same else _unlist(best)
         class_of |= dict.fromkeys(same, strip(best) if normalize else best)
     renamed = _parse_renames(requested) if requested is not None else {}
+    renamed = {old: new for old, new in renamed.items() if old not in divided}
     unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
     if unknown:
         raise InputError(
@@ -216,7 +222,24 @@ def name_classes(
                 "both the same name, or add --normalize-labels none."
             )
     names = {label: new.get(name, name) for label, name in class_of.items()}
-    return ClassNames(names, unlabelled, dict(counts), normalized=normalize)
+    return ClassNames(names, unlabelled, dict(counts), normalized=normalize, divided=divided)
+
+
+def find_divided(requested: str | None, labels: Collection[str]) -> frozenset[str]:
+    """The labels that --label-names gives several of the `labels` as names, as in billing=refund|late.
+
+    Raises InputError where only some of these are labels.
+    """
+    divided = set[str]()
+    for old, name in (_parse_renames(requested) if requested is not None else {}).items():
+        parts = [part.strip() for part in name.split(PART_OF)]
+        known = [part for part in parts if part in labels]
+        if len(parts) > 1 and known and old in labels:
+            if len(known) < len(parts):
+                missing = next(part for part in parts if part not in labels)
+                raise InputError(f"--label-names {old}={name}: no row has the label {missing!r}; label some first.")
+            divided.add(old)
+    return frozenset(divided)
 
 
 def _parse_renames(text: str) -> dict[str, str]:
@@ -334,10 +357,15 @@ def parse_list(cell: str) -> list[str] | None:
     return [str(value) for value in parsed]
 
 
-def find_labels(table: Table, label_column: str, more: Table | None, classes: ClassNames) -> list[str]:
-    """Class names from all rows of `--data` and `--eval-data`, numbers first, in order. Raises InputError."""
+def find_labels(
+    table: Table, label_column: str, more: Table | None, classes: ClassNames, known: Iterable[str] = ()
+) -> list[str]:
+    """Class names from all rows of `--data` and `--eval-data` and those `known`, numbers first, in order.
+
+    Raises InputError for too few rows or classes.
+    """
     counts = class_counts(table, label_column, classes)
-    names = {*counts, *(() if more is None else class_counts(more, label_column, classes))}
+    names = {*counts, *(() if more is None else class_counts(more, label_column, classes)), *known}
     labels = sort_labels(table, label_column, names, sum(counts.values()), recur=max(counts.values(), default=0) > 1)
     if len(names) > 2 and all(parse_mark(name) is not None for name in names):
         same = ",".join(f"{name}={'yes' if parse_mark(name) else 'no'}" for name in sorted(names))

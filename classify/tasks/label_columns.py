@@ -12,7 +12,15 @@ import numpy as np
 from classify.data.reading import InputTables
 from classify.data.soft_labels import PREFIX, SoftLabels
 from classify.errors import InputError, list_some
-from classify.tables.labels import ClassNames, find_missing, is_no_label, name_classes, no_such_label, sort_key
+from classify.tables.labels import (
+    ClassNames,
+    find_divided,
+    find_missing,
+    is_no_label,
+    name_classes,
+    no_such_label,
+    sort_key,
+)
 from classify.tables.table import Table, normalize_text
 
 # Contests publish test tables whose only label value is this; it means unlabelled.
@@ -36,7 +44,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         counts.update(count(table, column))
     # A label that only the test table has is not a class, but may be another spelling of one.
     tested = {} if test is None or not test.has_column(column) else count(test, column)
-    counts.update(dict.fromkeys(tested, 0))
+    counts.update(dict.fromkeys([*tested, *tables.known_labels], 0))
     normalize, value = config.normalize_labels == "auto", config.unlabelled_value
     outside = ClassNames(normalized=normalize, outside=config.out_of_scope_label)
     unlabelled = set(filter(outside.is_outside, counts))
@@ -50,9 +58,12 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         unlabelled.add(_WITHHELD)
     kept = kept_labels(tables)
     missing = {label: counts[label] for label in find_missing(counts) if label not in kept}
-    unlabelled |= set(missing)
+    divided = find_divided(config.label_names, counts)
+    unlabelled |= {*missing, *divided}
     named = {label: count for label, count in counts.items() if label not in unlabelled and not is_no_label(label)}
-    names = name_classes(named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled))
+    names = name_classes(
+        named, normalize=normalize, requested=config.label_names, unlabelled=frozenset(unlabelled), divided=divided
+    )
     return dataclasses.replace(names, missing=missing, outside=outside.outside)
 
 

@@ -309,7 +309,8 @@ def from_tables(tables: InputTables) -> Task:
     odd = find_odd_row(tables.train, columns.text, columns.label, classes, kept_labels(tables))
     if odd is not None:
         raise QuestionError(tables.train.path, [odd])
-    labels = find_labels(tables.train, tables.columns.label, tables.eval, classes)
+    known = [name for label in tables.known_labels if (name := classes.of(label)) is not None]
+    labels = find_labels(tables.train, tables.columns.label, tables.eval, classes, known)
     labels = add_soft_labels(labels, tables.soft, classes)
     why, flag = "one label per row", "--label-column"
     numbers = list(map(parse_number, labels))

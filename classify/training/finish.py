@@ -13,6 +13,7 @@ import torch
 from classify import evaluation, training
 from classify.config.recipe import FEW_ROWS_PER_CLASS
 from classify.distributed import sharding
+from classify.modeling.kept_features import KeptFeatures, choose_rows
 from classify.training.callbacks import Evaluate
 from classify.training.log import Log
 from classify.training.result_files import WRITERS, Results
@@ -64,6 +65,7 @@ def finish(
             validation = context.compute_logits(splits.validation)
         scored = validation if splits.test is None else context.compute_logits(splits.test)
     open_set = training.open_set.fit_scope(context)
+    kept = _choose_kept_features(context)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     taught = [rescaling.apply(logits) for logits in taught]
     if splits.to_teach is not None and not taught:
@@ -87,6 +89,7 @@ def finish(
                 unlabelled=unlabelled,
                 taught=taught,
                 open_set=open_set,
+                kept=kept,
                 weights=weights,
                 kept_epoch=kept_epoch,
                 start_seconds=start_seconds,
@@ -105,7 +108,7 @@ def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> Logits:
     data = context.with_label_texts(context.rows_to_learn())
     held_out = context.data.of(splits.validation if out_of_fold is None else splits.validation.take(np.arange(0)))
     logits = training.linear_probe.refit_head(
-        context.strategy, data, held_out, context.inputs.task, learns_held_out=learns
+        context.strategy, data, held_out, context.inputs.task, context.inputs.kept, learns_held_out=learns
     )
     also = f", then of the {len(splits.validation):,} validation rows, too" if learns else ""
     log(
@@ -113,6 +116,24 @@ def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> Logits:
         f"class; {time.perf_counter() - begin:.1f} s; --head)"
     )
     return logits if out_of_fold is None else out_of_fold
+
+
+def _choose_kept_features(context: TrainingContext) -> KeptFeatures | None:
+    """Compute the features that the folder keeps: of some training rows, and of those that the run began with.
+
+    None with --keep-features 0, and for tasks that cannot be extended by a class. A collective.
+    """
+    per_class, seed, task = context.config.training.keep_features, context.config.training.seed, context.inputs.task
+    if not per_class or not task.answers.has_confidence:
+        return None
+    train, before = context.splits.train, context.inputs.kept
+    rows = train.take(choose_rows(train.targets, per_class, seed=seed))
+    features, targets = context.compute_features(rows).astype(np.float16), rows.targets
+    if before is not None:
+        features, targets = np.concatenate([before.features, features]), np.concatenate([before.targets, targets])
+        chosen = choose_rows(targets, per_class, seed=seed)
+        features, targets = features[chosen], targets[chosen]
+    return KeptFeatures(tuple(task.labels), features, targets)
 
 
 def _rescale_output_layer(context: TrainingContext, validation: Logits) -> evaluation.calibration.Rescaling:

@@ -68,7 +68,12 @@ def cross_validate(context: TrainingContext) -> tuple[Logits, list[Logits]]:
             if context.refits_head:
                 learned = context.with_label_texts(rows)
                 fold_logits = linear_probe.refit_head(
-                    context.strategy, learned, context.data.of(scored), context.inputs.task, learns_held_out=False
+                    context.strategy,
+                    learned,
+                    context.data.of(scored),
+                    context.inputs.task,
+                    context.inputs.kept,
+                    learns_held_out=False,
                 )
             else:
                 fold_logits = context.compute_logits(scored)
@@ -91,7 +96,7 @@ def _cross_validate_probe(context: TrainingContext, folds: npt.NDArray[np.int64]
     split, begin = context.splits.train, time.perf_counter()
     context.strategy.setup()
     data = context.with_label_texts(context.rows_to_learn())
-    logits = linear_probe.probe_folds(context.strategy, data, context.inputs.task, folds)
+    logits = linear_probe.probe_folds(context.strategy, data, context.inputs.task, folds, context.inputs.kept)
     context.timeline.end("head")
     took = f"all in {time.perf_counter() - begin:.1f} s"
     for number in range(context.splits.num_folds):

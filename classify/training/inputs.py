@@ -28,7 +28,9 @@ from classify.findings import Finding, decided, note
 from classify.launch.launch import Launch
 from classify.modeling.coverage import check_coverage
 from classify.modeling.find import ModelFolder, check_frozen, resolve_model
+from classify.modeling.kept_features import KeptFeatures
 from classify.modeling.result_folder import earlier_labels, is_result_folder
+from classify.tables.labels import class_counts
 from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
 from classify.tables.table import Table
@@ -50,7 +52,8 @@ _LISTED_CONFLICTS = 1000
 class RunInputs:
     """A run that can begin: resolved settings, task, data, model, output folder, and what is to be printed of them.
 
-    `labelled` rows of `--data` have a label, one that is trusted; `head` is the decision on an earlier run's head.
+    `labelled` rows of `--data` have a label, one that is trusted; `head` is the decision on an earlier run's head, and
+    `kept` are its features, where it is extended by new classes or rows of some of its classes.
     """
 
     config: RunConfig
@@ -62,6 +65,7 @@ class RunInputs:
     trackers: tuple[str, ...]
     labelled: int
     head: tuple[Finding, ...]
+    kept: KeptFeatures | None = None
     parts: Parts = NO_PARTS
     findings: tuple[Finding, ...] = ()
     label_texts: tuple[str, ...] = ()
@@ -95,12 +99,15 @@ def check(
         faults.append("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
     with faults.collect():
         _check_standard_input(config, launch)
+        kept = KeptFeatures.read(config.model.model)
         tables = read_tables(config.data, in_memory)
+        tables = tables if kept is None else replace(tables, known_labels=kept.labels)
         task = recognize(tables)
         is_labelled = task.targets.labelled(tables.train, tables.columns.label)
         labelled = np.flatnonzero(is_labelled if tables.origins is None else is_labelled & tables.origins.are_trusted)
         languages = _detect_languages(tables, labelled, config.training.seed)
-        config, head = _choose_head(config, task)
+        kept = None if kept is None or config.model.head in ("keep", "random") else _extend(kept, task, tables)
+        config, head = _choose_head(config, task, kept)
         if tables.columns.texts.pair is not None:
             if config.data.long_texts != TRUNCATE.name:
                 raise InputError(f"--long-texts {config.data.long_texts}: text pairs are truncated; drop the flag.")
@@ -123,7 +130,9 @@ def check(
     assert task is not None
     assert model is not None
     count = len(labelled)
-    return apply_recipe(RunInputs(config, task, splits, languages, model, output_dir, trackers, count, head, parts))
+    return apply_recipe(
+        RunInputs(config, task, splits, languages, model, output_dir, trackers, count, head, kept, parts)
+    )
 
 
 def apply_recipe(inputs: RunInputs) -> RunInputs:
@@ -136,6 +145,7 @@ def apply_recipe(inputs: RunInputs) -> RunInputs:
     rows = min(inputs.labelled, config.data.max_train_samples or inputs.labelled) + added_rows
     config = config.resolve(splits.num_learned, model.width, rows)
     refits_head = task.head.refits and inputs.parts.loss is None and config.refits_head(rows, len(task.labels))
+    refits_head |= inputs.kept is not None and config.trains_epochs
     few = f"at most {FEW_ROWS_PER_CLASS} labelled rows a class" if refits_head else None
     if config.trains_on_few(inputs.labelled + added_rows):
         few = f"fewer than {FEW_ROWS} labelled rows"
@@ -272,11 +282,24 @@ def _installed(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Finding, ...]]:
+def _extend(kept: KeptFeatures, task: Task, tables: InputTables) -> KeptFeatures | None:
+    """The features of an earlier run by the classes of this one; None where its rows have these classes, all of them.
+
+    Such rows train it on, as those of any table do.
+    """
+    if not task.answers.has_confidence:
+        return None
+    of_rows = set().union(
+        *(class_counts(table, tables.columns.label, task.targets.classes) for table in tables.learned)
+    )
+    return None if of_rows == {*kept.labels} else kept.rename(task.targets.classes.of, task.labels)
+
+
+def _choose_head(config: RunConfig, task: Task, kept: KeptFeatures | None) -> tuple[RunConfig, tuple[Finding, ...]]:
     """The settings with the head that "auto" means: that of an earlier run which knows all labels, else a new one.
 
-    Where --model is an earlier run's folder there is a decision, too. Raises InputError for --head keep where a label
-    is not known to it.
+    Where features of that run are `kept` its encoder stays as it is, unless epochs are asked for. Where --model is an
+    earlier run's folder there is a decision, too. Raises InputError for --head keep where a label is not known to it.
     """
     requested, folder = config.model.head, config.model.model
     earlier = None if folder is None else earlier_labels(folder, task.name)
@@ -287,7 +310,16 @@ def _choose_head(config: RunConfig, task: Task) -> tuple[RunConfig, tuple[Findin
         what = "has no head to keep for this task" if earlier is None else f"was not trained on {listed}"
         raise InputError(f"--head keep: --model {config.model.name} {what}; give --head probe.")
     if requested == "auto":
-        config = config.with_default("head", "probe" if new else "keep", "model")
+        config = config.with_default("head", "probe" if new or kept is not None else "keep", "model")
+    if kept is not None:
+        for name in ("num_train_epochs", "contrastive_steps"):
+            config = config if config.flat()[name] is not None else config.with_default(name, 0, "model")
+        classes = len(np.unique(kept.targets))
+        value = f"a {task.head.probe} on these rows and features of {len(kept.targets):,} texts of {classes} classes"
+        why = f"{config.model.name} keeps them, and its encoder stays as it is"
+        if config.trains_epochs:
+            why = f"{config.model.name} keeps them, from before the epochs; without --epochs its encoder stays as it is"
+        return config, (decided("head", value, why, "--head, --epochs", True),)
     if earlier is None or config.model.head == "random":
         return config, ()
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import torch
 from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.inference import compute_logits
+from classify.modeling.kept_features import KeptFeatures
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
 
@@ -31,13 +33,19 @@ _NEARLY_CONSTANT = 0.05
 
 
 def init_head_from_probe(
-    strategy: Strategy, data: TokenizedSplit, task: Task, *, is_final: bool = False, encoder_trained: bool = False
+    strategy: Strategy,
+    data: TokenizedSplit,
+    task: Task,
+    kept: KeptFeatures | None = None,
+    *,
+    is_final: bool = False,
+    encoder_trained: bool = False,
 ) -> tuple[int, float] | None:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
     trained on these rows. Returns the number of rows it learned from, and the seconds. With None the head stays as it
-    was: in training, with dropout, it would start worse than chance.
+    was: in training, with dropout, it would start worse than chance. Features `kept` by an earlier run join the rows.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -54,9 +62,9 @@ def init_head_from_probe(
         return None
     fitted = None
     if world.is_main:
-        targets, class_weights = data.targets[selected], task.head.class_weights(strategy.config, data.targets)
+        learned, class_weights = data.take(selected), task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
-        row_weights = None if data.weights is None else data.weights[selected]
+        features, targets, row_weights = _join(features, learned, task, kept)
         weight, bias = task.head.fit(features, targets, penalty, class_weights, row_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
@@ -65,12 +73,19 @@ def init_head_from_probe(
 
 
 def refit_head(
-    strategy: Strategy, data: TokenizedSplit, held_out: TokenizedSplit, task: Task, *, learns_held_out: bool
+    strategy: Strategy,
+    data: TokenizedSplit,
+    held_out: TokenizedSplit,
+    task: Task,
+    kept: KeptFeatures | None = None,
+    *,
+    learns_held_out: bool,
 ) -> npt.NDArray[np.float32]:
     """Fit the output layer again, to features of the encoder that the epochs have trained.
 
     Few rows a class train the layer little, where a regression finds its optimum (benchmarks/recipe.md). Returns the
-    logits (rows, outputs) of the `held_out` rows by a layer that has not learned from them. With `learns_held_out` the
+    logits (rows, outputs) of the `held_out` rows by a layer that has not learned from them. Features `kept` by an
+    earlier run, before these epochs, join the rows: their classes may have no other. With `learns_held_out` the
     layer that is set has, under the same penalty, so a temperature of these logits fits it. A collective.
     """
     classifier, world, fitted = strategy.classifier, strategy.world, None
@@ -80,13 +95,15 @@ def refit_head(
     if world.is_main:
         class_weights = task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=False)
-        weight, bias = task.head.fit(features, data.targets, penalty, class_weights, data.weights)
+        joined, joined_targets, row_weights = _join(features, data, task, kept)
+        weight, bias = task.head.fit(joined, joined_targets, penalty, class_weights, row_weights)
         logits = held_features @ weight.T + bias
         if learns_held_out:
             targets = task.targets.in_form_of(held_out.targets, data.targets)
             everyone = data.join(dataclasses.replace(held_out, targets=targets))
             features = np.concatenate([features, held_features])
-            weight, bias = task.head.fit(features, everyone.targets, penalty, class_weights, everyone.weights)
+            joined, joined_targets, row_weights = _join(features, everyone, task, kept)
+            weight, bias = task.head.fit(joined, joined_targets, penalty, class_weights, row_weights)
         named = {"weight": weight, "bias": bias, "logits": logits}
         fitted = {name: torch.from_numpy(value) for name, value in named.items()}
     fitted = world.broadcast_tensors(fitted)
@@ -95,13 +112,13 @@ def refit_head(
 
 
 def probe_folds(
-    strategy: Strategy, data: TokenizedSplit, task: Task, folds: npt.NDArray[np.int64]
+    strategy: Strategy, data: TokenizedSplit, task: Task, folds: npt.NDArray[np.int64], kept: KeptFeatures | None = None
 ) -> npt.NDArray[np.float32]:
     """Compute the logits (rows, outputs) of each fold by a probe on the other folds. A collective.
 
     No step trains the encoder, so its features are computed once. All probes share the penalty that is chosen on all
     rows, as the final one has; otherwise their logits differ in scale and the fitted temperature would not transfer.
-    `data` may have more rows than `folds`: all probes learn from them, too.
+    `data` may have more rows than `folds`: all probes learn from them, and from features `kept` by an earlier run.
     """
     classifier, world = strategy.classifier, strategy.world
     features = compute_logits(classifier, data.tokens, data.rows, world, features=True)
@@ -109,14 +126,34 @@ def probe_folds(
     outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
     if world.is_main:
         class_weights = task.head.class_weights(strategy.config, data.targets)
-        penalty = task.head.choose_penalty(features, data.targets, class_weights, data.weights)
+        everyone, targets, row_weights = _join(features, data, task, kept)
+        penalty = task.head.choose_penalty(everyone, targets, class_weights, row_weights)
         for number in range(int(folds.max()) + 1):
             learned, held_out = np.flatnonzero(number_of != number), np.flatnonzero(folds == number)
-            rows = data.take(learned)
-            weight, bias = task.head.fit(features[learned], rows.targets, penalty, class_weights, rows.weights)
+            rows, targets, row_weights = _join(features[learned], data.take(learned), task, kept)
+            weight, bias = task.head.fit(rows, targets, penalty, class_weights, row_weights)
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()
+
+
+def _join(
+    features: npt.NDArray[np.float32], data: TokenizedSplit, task: Task, kept: KeptFeatures | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], npt.NDArray[np.float32] | None]:
+    """Features, targets and weights of rows, and of those `kept`; then all classes weigh the same.
+
+    A new class has as many rows as its table, the others as many as were kept of them; neither says how frequent each
+    is. Balanced weights gain 1 to 3 points where these numbers differ.
+    """
+    if kept is None:
+        return features, data.targets, data.weights
+    targets = np.concatenate([data.targets, task.targets.in_form_of(kept.targets, data.targets)])
+    by_class = task.head.balance(targets)
+    assert by_class is not None
+    weights = by_class[task.targets.stratify_by(targets)]
+    if data.weights is not None:
+        weights[: len(data.weights)] *= data.weights
+    return np.concatenate([features, kept.features.astype(np.float32)]), targets, weights
 
 
 def row_limit(classes: int, *, is_final: bool) -> int:

@@ -27,6 +27,7 @@ from classify.evaluation import advice, learning_curve, metrics, scope, scored_r
 from classify.evaluation.metrics import OTHER_FOLDS, SCORED_ROWS, Baseline, MajorityBaseline
 from classify.evaluation.scored_rows import ScoredRows, SignTest, sign_test
 from classify.findings import note
+from classify.modeling import kept_features
 from classify.modeling.result_folder import FORMAT, save_model
 from classify.tables.source import ReadOptions
 from classify.tasks.base import EXACT, FOR_EXCEL, Task
@@ -62,6 +63,7 @@ class Results:
     unlabelled: dict[str, Logits]
     taught: list[Logits]
     open_set: training.open_set.OpenSet | None
+    kept: kept_features.KeptFeatures | None
     weights: dict[str, Any]
     kept_epoch: float
     start_seconds: float
@@ -197,6 +199,9 @@ def _write_model(results: Results) -> None:
     save_model(folder, context.classifier.model, weights, context.data.tokenizer, settings)
     if open_set is not None:
         open_set.scope.write(folder)
+    (folder / kept_features.FILE).unlink(missing_ok=True)
+    if results.kept is not None:
+        results.kept.write(folder)
     # Of a run that is extended: if a later writer fails they would be taken for scores of these weights.
     for name in ("metrics.json", scored_rows.FILE, learning_curve.FILE):
         (folder / name).unlink(missing_ok=True)

@@ -86,6 +86,7 @@ def fit_head(
             context.strategy,
             data,
             context.inputs.task,
+            context.inputs.kept,
             is_final=trainer.end_position == 0,
             encoder_trained=contrastive is not None,
         )
