@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("--model runs/my-1 --port 8000", "serve predictions over HTTP, with a page to try"),
     "suggest": ("--model runs/my-1 --data unlabelled.csv", "choose the rows to label next"),
     "start": ("--labels names.yaml --data texts.csv --output-dir d", "a first model from the names of the classes"),
+    "label": ("--data texts.csv --labels names.yaml", "label texts on a page, which asks what would teach most"),
     "curve": ("--model runs/my-1", "tell what more labelled rows would bring"),
     "compare": ("runs/my-1 runs/my-2", "compare runs on the rows that all scored"),
     "clean": ("--apply runs/my-1/suspects.csv --out c.csv", "write a copy with corrected labels"),

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,8 @@ from classify.launch.launch import Launch
 from classify.serving import is_loopback
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from classify.serving.batching import Batcher
 
 _EXTRA = ("fastapi", "uvicorn", "prometheus_client")
@@ -32,14 +34,37 @@ _GRACE = 10
 _TOKEN = "CLASSIFY_TOKEN"
 
 
+OnStart = Callable[[str], None]
+
+
 @dataclass(frozen=True)
-class Options(flags.ModelOptions):
+class ServerOptions:
+    """Where a server listens, and whom it answers."""
+
     port: int = option(8000, "port; 0: any free one", check=between(0, 65_535, include_high=True))
     host: str = option("127.0.0.1", "address", metavar="ADDRESS")
     token_file: str | None = option(
         None, f"file with the token that requests have to carry; needed beyond this machine (default: ${_TOKEN})",
         metavar="FILE",
     )  # fmt: skip
+
+    def check(self, command: str) -> str | None:
+        """The token, if there is one. Raises InputError where the server cannot, or should not, be started."""
+        if Launch.read().is_launched:
+            raise InputError(f"classify {command} is one process; start it without a launcher.")
+        token = _read_token(self.token_file)
+        if token is None and not is_loopback(self.host):
+            raise InputError(
+                f"--host {self.host}: other machines could use the server; give --token-file, or set {_TOKEN}."
+            )
+        missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
+        if missing:
+            raise InputError(f"classify {command} needs {', '.join(missing)}; type pip install 'classify-text[serve]'.")
+        return token
+
+
+@dataclass(frozen=True)
+class Options(flags.ModelOptions, ServerOptions):
     max_wait_ms: float = option(5, "how long a request waits for others", check=at_least(0))
 
 
@@ -53,43 +78,23 @@ make_parser = functools.partial(
 
 def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).read(arguments, ["model"])
-    if Launch.read().is_launched:
-        raise InputError("classify serve is one process; start it without a launcher.")
-    token = _read_token(options.token_file)
-    if token is None and not is_loopback(options.host):
-        raise InputError(
-            f"--host {options.host}: other machines could use the server; give --token-file, or set {_TOKEN}."
-        )
-    missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(f"classify serve needs {', '.join(missing)}; type pip install 'classify-text[serve]'.")
+    token = options.check("serve")
     modeling.result_folder.read_settings(options.model)
-    with _listen(options.host, options.port) as listener:
-        return _serve(options, listener, token)
-
-
-def _serve(options: Options, listener: socket.socket, token: str | None) -> int:
-    """Serve until a signal comes; the address is printed when requests are taken."""
-    import uvicorn
-
-    # The attribute `app` of the package is the application that uvicorn's workers load.
-    from classify.serving.app import make_app
-
-    predictor = options.load()
-    host, port = listener.getsockname()[:2]
-    where = f"[{host}]" if ":" in host else host
     started: list[Batcher] = []
+    with listen(options.host, options.port) as listener:
+        # The attribute `app` of the package is the application that uvicorn's workers load.
+        from classify.serving.app import make_app
 
-    def on_start(batcher: Batcher) -> None:
-        started.append(batcher)
-        print(escape_controls(f"serving: http://{where}:{port}/ ({predictor.folder}; Ctrl-C ends it)"), flush=True)
+        predictor = options.load()
 
-    app = make_app(predictor, token, options.max_wait_ms / 1000, on_start)
-    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
-    # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+        def make(on_start: OnStart) -> FastAPI:
+            def start(batcher: Batcher) -> None:
+                started.append(batcher)
+                on_start(predictor.folder)
+
+            return make_app(predictor, token, options.max_wait_ms / 1000, start)
+
+        serve(make, listener)
     if any(batcher.is_computing for batcher in started):  # for requests that were given up
         sys.stdout.flush()
         sys.stderr.flush()
@@ -97,7 +102,24 @@ def _serve(options: Options, listener: socket.socket, token: str | None) -> int:
     return 0
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def serve(make_app: Callable[[OnStart], FastAPI], listener: socket.socket) -> None:
+    """Serve an application until a signal comes; it calls `OnStart` with what it serves when it takes requests."""
+    import uvicorn
+
+    host, port = listener.getsockname()[:2]
+    where = f"[{host}]" if ":" in host else host
+
+    def on_start(what: str) -> None:
+        print(escape_controls(f"serving: http://{where}:{port}/ ({what}; Ctrl-C ends it)"), flush=True)
+
+    config = uvicorn.Config(make_app(on_start), log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
+    # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises InputError where the address cannot be taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
         evaluate as evaluate,
         explanations as explanations,
         inputs as inputs,
+        labelling as labelling,
+        labels_file as labels_file,
         onnx as onnx,
         predictor as predictor,
         pytorch as pytorch,
         suggest as suggest,
+        zero_shot as zero_shot,
     )
 
 __getattr__ = submodules(__name__)

@@ -84,13 +84,25 @@ class Predictor(ABC):
         `take` gives the texts from one row up to another, or the first and the second texts. A `delayed` bar is for
         texts in memory: it appears only where they take long.
         """
-        blocks = [np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)]
+        nothing = np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)
+        return self.in_blocks(rows, take, self.outputs, delayed=delayed) if rows else nothing
+
+    def in_blocks(
+        self,
+        rows: int,
+        take: Callable[[int, int], Iterable[Sequence[str]]],
+        function: Callable[..., Outputs],
+        *,
+        delayed: bool = False,
+    ) -> Outputs:
+        """A function of texts, at least one, computed block by block; see `compute`."""
+        blocks = list[Outputs]()
         # Rows of a table may go to standard output, so lines of progress do not.
         lines = None if delayed else sys.stderr
         with progress_bar(rows, 0, "row", enabled=self.world.is_main, delayed=delayed, lines=lines) as bar:
             for start in range(0, rows, _BLOCK):
                 end = min(rows, start + _BLOCK)
-                blocks.append(self.outputs(*take(start, end)))
+                blocks.append(function(*take(start, end)))
                 bar.update(end - start)
         return np.concatenate(blocks)
 

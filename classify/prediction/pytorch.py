@@ -44,9 +44,32 @@ class PyTorchPredictor(Predictor):
         self._is_ready, self._preparing = False, threading.Lock()
 
     def outputs(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
+        computed = self._compute(first, second, features=self.task.scope is not None)
+        if self.task.scope is None:
+            return computed
+        weight, bias = self.layer()
+        logits = computed @ weight.T + bias
+        return np.column_stack([logits, self.task.scope.probabilities(computed, logits)])
+
+    def layer(self) -> tuple[Outputs, Outputs]:
+        """The output layer's weight (labels, width) and bias (labels,)."""
+        layer = self.classifier.output_layer
+        weight, bias = (tensor.detach().float().cpu().numpy() for tensor in (layer.weight, layer.bias))
+        return weight, bias
+
+    def features(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
+        """Compute the output layer's inputs (len(first), width) of texts, or pairs, in blocks. A collective."""
+        columns = [first] if second is None else [first, second]
+        return self.in_blocks(
+            len(first),
+            lambda a, b: (column[a:b] for column in columns),
+            lambda *block: self._compute(*block, features=True),
+        )
+
+    def _compute(self, first: Sequence[str], second: Sequence[str] | None = None, *, features: bool) -> Outputs:
         # Each rank tokenizes and computes a shard. Of fewer texts than ranks some rank would have none, so all compute
         # all of them.
-        world, rows, has_scope = self.world, np.arange(len(first)), self.task.scope is not None
+        world, rows = self.world, np.arange(len(first))
         count = world.world_size if len(first) >= world.world_size else 1
         shard = slice(world.rank % count, None, count)
         with world.sync_errors():  # each rank has other texts
@@ -60,17 +83,12 @@ class PyTorchPredictor(Predictor):
                     self.classifier.to(world.device)
                     choose_packing(self.classifier, world)
                     self._is_ready = True
-            local = compute_local_logits(self.classifier, tokens, world, features=has_scope)
+            local = compute_local_logits(self.classifier, tokens, world, features=features)
             if count > 1:
                 local = world.gather(local.to(world.device)).cpu()
         computed = np.empty_like(local.numpy())
         computed[np.concatenate([rows[rank::count] for rank in range(count)])] = local.numpy()
-        if self.task.scope is None:
-            return computed
-        layer = self.classifier.output_layer
-        weight, bias = (tensor.detach().float().cpu().numpy() for tensor in (layer.weight, layer.bias))
-        logits = computed @ weight.T + bias
-        return np.column_stack([logits, self.task.scope.probabilities(computed, logits)])
+        return computed
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:

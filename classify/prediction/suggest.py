@@ -73,7 +73,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, 
     order = order[~rejected[order] & ~np.isin(order, drawn)]
     if rejected.any():
         left_out["out of scope"] = int(rejected.sum())
-    chosen = _drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
+    chosen = drop_near_copies(order, count, lambda place: table.take(texts.whole, candidates[[place]])[0])
     chosen = np.concatenate([chosen, drawn])
     return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out, len(drawn))
 
@@ -107,7 +107,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
     return np.flatnonzero(left), left_out
 
 
-def _drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
+def drop_near_copies(order: Rows, count: int, text: Callable[[int], str]) -> Rows:
     """The first `count` of `order`, but for those that share most words with an earlier one."""
     chosen, word_sets = list[int](), list[set[str]]()
     for place in order.tolist():

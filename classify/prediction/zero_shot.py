@@ -18,16 +18,16 @@ import numpy.typing as npt
 import torch
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
-from classify.data.languages import detect_languages, sample_rows
-from classify.data.tokenize import default_max_length, get_padding_id, load_tokenizer, tokenize, tokenize_columns
+from classify.data.languages import Languages, detect_languages, sample_rows
+from classify.data.tokenize import default_max_length, get_padding_id, load_tokenizer, tokenize
 from classify.distributed.world import World
 from classify.errors import list_some
-from classify.evaluation.inference import compute_logits
 from classify.files import make_folders
-from classify.modeling.classifier import choose_packing
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
+from classify.modeling.precision import for_prediction
 from classify.modeling.result_folder import FORMAT, LABELS_SEEN, save_model
+from classify.prediction.pytorch import PyTorchPredictor
 from classify.tables.roles import TextColumns
 from classify.tables.table import EMPTY, Table
 from classify.tasks import single_label
@@ -56,6 +56,44 @@ class Start:
     notes: tuple[str, ...]
 
 
+def load_encoder(
+    table: Table,
+    texts: TextColumns,
+    labels: Sequence[str],
+    world: World,
+    given: dict[str, Any],
+    model: str | None = None,
+) -> PyTorchPredictor:
+    """A predictor whose encoder is the model for these texts, and whose output layer has seen nothing yet.
+
+    `given` are the flags by which the table was read.
+    """
+    rows = np.flatnonzero(table.text_hashes(texts.whole) != EMPTY)
+    sample = sample_rows(rows, seed=0)
+    languages = detect_languages(table.take(texts.whole, sample))
+    default = DEFAULT_MODEL if languages.is_english else MULTILINGUAL_MODEL
+    source = resolve_model(model or default, named=model is not None)
+    task, tokenizer = single_label.make(labels), load_tokenizer(str(source.path))
+    classifier = load_pretrained(source, task.labels, seed=0, pad_token_id=get_padding_id(tokenizer)).eval()
+    classifier.install_kernels(world.device)
+    classifier.set_precision(for_prediction("auto", world.device))
+    first, *second = (table.take(name, sample) for name in texts.inputs)
+    tokens = tokenize(tokenizer, first, source.max_length, second=second[0] if second else None)
+    settings = {
+        "format": FORMAT,
+        "task": task.name,
+        **texts.as_settings(),
+        "label_columns": [LABEL_COLUMN],
+        "reading": {"given": given, "found": dict(table.reading)},
+        "max_length": default_max_length(tokens.full_lengths(np.arange(len(sample))), source.max_length),
+        "languages": languages.shares,
+        "long_text": tokens.long_texts.name,
+        LABELS_SEEN: 0,
+        **task.settings(),
+    }
+    return PyTorchPredictor(str(source.path), settings, task, tokenizer, classifier, world)
+
+
 def start(
     table: Table,
     texts: TextColumns,
@@ -69,40 +107,30 @@ def start(
 
     `given` are the flags by which the table was read.
     """
+    predictor = load_encoder(table, texts, list(names), world, given, model)
     rows = np.flatnonzero(table.text_hashes(texts.whole) != EMPTY)
-    languages = detect_languages(table.take(texts.whole, sample_rows(rows, seed=0)))
-    default = DEFAULT_MODEL if languages.is_english else MULTILINGUAL_MODEL
-    source = resolve_model(model or default, named=model is not None)
-    task, tokenizer = single_label.make(list(names)), load_tokenizer(str(source.path))
-    classifier = load_pretrained(source, task.labels, seed=0, pad_token_id=get_padding_id(tokenizer))
-    classifier.to(world.device).eval()
-    choose_packing(classifier, world)
-    tokens = tokenize_columns(tokenizer, table, texts.inputs, source.max_length)
-    tokens = tokens.cut(default_max_length(tokens.full_lengths(rows), source.max_length))
-    sentences, class_of = _sentences(names, is_english=languages.is_english)
-    named = tokenize(tokenizer, sentences, tokens.max_length)
-    features = compute_logits(classifier, tokens, rows, world, features=True)
-    of_names = compute_logits(classifier, named, np.arange(len(sentences)), world, features=True)
-    weight, bias, renamed = self_train(task, features, of_names, class_of)
+    features = predictor.features(*(table.take(name, rows) for name in texts.inputs))
+    weight, bias, started = learn_names(predictor, names, features)
+    classifier = predictor.classifier
     with torch.no_grad():
         classifier.output_layer.weight.copy_(torch.from_numpy(weight))
         classifier.output_layer.bias.copy_(torch.from_numpy(bias))
-    settings = {
-        "format": FORMAT,
-        "task": task.name,
-        **texts.as_settings(),
-        "label_columns": [LABEL_COLUMN],
-        "reading": {"given": given, "found": dict(table.reading)},
-        "max_length": tokens.max_length,
-        "languages": languages.shares,
-        "long_text": tokens.long_texts.name,
-        LABELS_SEEN: 0,
-        **task.settings(),
-    }
     weights = {name: tensor.cpu() for name, tensor in classifier.model.state_dict().items()}
     make_folders(folder)
-    save_model(folder, classifier.model, weights, tokenizer, settings)
-    return Start(renamed, tuple(_notes(task.labels, _middles(of_names, class_of), features @ weight.T + bias)))
+    save_model(folder, classifier.model, weights, predictor.tokenizer, predictor.settings)
+    return started
+
+
+def learn_names(
+    predictor: PyTorchPredictor, names: dict[str, list[str]], features: Features
+) -> tuple[Features, Features, Start]:
+    """An output layer, its weight and bias, from the names of the classes and `features` of texts."""
+    languages = Languages(predictor.settings["languages"], len(features))
+    sentences, class_of = _sentences(names, is_english=languages.is_english)
+    of_names = predictor.features(sentences)
+    weight, bias, renamed = self_train(predictor.task, features, of_names, class_of)
+    logits = features @ weight.T + bias
+    return weight, bias, Start(renamed, tuple(_notes(predictor.labels, _middles(of_names, class_of), logits)))
 
 
 def _notes(labels: Sequence[str], middles: Features, logits: Features) -> list[str]:

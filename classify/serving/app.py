@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import operator
 import time
@@ -24,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from classify.files import read_json
 from classify.prediction.explanations import WordAttribution, strongest
 from classify.prediction.predictor import Predictor
-from classify.serving import is_loopback
+from classify.serving import EXPECTED_TOKEN, JSON, check_token, refuse_foreign
 from classify.serving.batching import Batcher, QueueFullError
 from classify.tables.table import replace_surrogates
 from classify.versions import __version__, versions
@@ -43,8 +42,7 @@ MOST_BYTES = 8 << 20
 MOST_WAITING_ROWS = 4_000
 # Seconds that a body may take to arrive.
 MOST_SECONDS = 60
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-_JSON = "application/json"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 def _check_text(text: Any) -> Any:
@@ -132,7 +130,7 @@ def make_app(
     async def count(request: Request, call: Any) -> Response:
         begin, status = time.perf_counter(), 500
         try:
-            refusal = None if token is not None else _refuse_foreign(request)
+            refusal = None if token is not None else refuse_foreign(request)
             response: Response = refusal if refusal is not None else await call(request)
             status = response.status_code
         finally:
@@ -145,16 +143,13 @@ def make_app(
     async def refuse(_: Request, error: Exception) -> Response:
         return JSONResponse({"detail": "too many texts wait; try again"}, 429, {"Retry-After": "1"})
 
-    def check_token(request: Request) -> None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # The bytes of a header, which starlette decodes as latin-1.
-        is_right = token is None or hmac.compare_digest(given.encode("latin-1"), token.encode())
-        if token is not None and not (scheme.lower() == "bearer" and is_right):
-            raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+    def secure(request: Request) -> None:
+        if token is not None and check_token(request, token) is not None:
+            raise HTTPException(401, EXPECTED_TOKEN, {"WWW-Authenticate": "Bearer"})
 
-    secured = [Depends(check_token)]
+    secured = [Depends(secure)]
     kind: type[Texts | Pairs] = Pairs if predictor.texts.pair is not None else Texts
-    schema = {"requestBody": {"required": True, "content": {_JSON: {"schema": kind.model_json_schema()}}}}
+    schema = {"requestBody": {"required": True, "content": {JSON: {"schema": kind.model_json_schema()}}}}
 
     @app.post("/predict", dependencies=secured, openapi_extra=schema, response_model=Answer)
     async def predict(request: Request) -> Response:
@@ -167,7 +162,7 @@ def make_app(
             predictions = describe(predictor, rows, body.top_k, body.min_confidence)
             return Answer(predictions=predictions).model_dump_json().encode()
 
-        return Response(await run_in_threadpool(write), media_type=_JSON)
+        return Response(await run_in_threadpool(write), media_type=JSON)
 
     @app.post("/explain", dependencies=secured, openapi_extra=schema)
     async def explain(request: Request) -> list[WordAttribution]:
@@ -210,18 +205,9 @@ def make_app(
     async def page() -> HTMLResponse:
         """A page to type a text into."""
         content = (resources.files("classify.serving") / "page.html").read_text(encoding="utf-8")
-        return HTMLResponse(content, headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse(content, headers={"Content-Security-Policy": POLICY})
 
     return app
-
-
-def _refuse_foreign(request: Request) -> Response | None:
-    """The refusal of a request that another site's page may have sent through a browser of this machine."""
-    if not is_loopback(request.url.hostname or ""):
-        return JSONResponse({"detail": "without a token, the server answers to localhost alone"}, 403)
-    if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
-        return JSONResponse({"detail": f"expected the header Content-Type: {_JSON}"}, 415)
-    return None
 
 
 async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:

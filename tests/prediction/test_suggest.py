@@ -11,7 +11,7 @@ import pytest
 
 from classify import load_classifier
 from classify.cli import main
-from classify.prediction.suggest import _drop_near_copies
+from classify.prediction.suggest import drop_near_copies
 from classify.tables.read import read_table
 from classify.training.inputs import check
 from classify.training.run import train
@@ -88,7 +88,7 @@ def test_texts_without_spaces_and_their_near_copies() -> None:
     letters = [chr(code) for code in range(0x4E00, 0x4E00 + 500)]
     texts = ["".join(draw.choice(letters, 27)) for _ in range(40)]
     texts += [f"{text[:20]}某{text[21:]}" for text in texts]
-    assert len(_drop_near_copies(np.arange(80), 80, texts.__getitem__)) == 40
+    assert len(drop_near_copies(np.arange(80), 80, texts.__getitem__)) == 40
 
 
 def test_rows_without_any_of_several_labels_are_kept(model_folder: Path, tmp_path: Path, capsys: Any) -> None:

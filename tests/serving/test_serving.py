@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tests.support import tiny
 from tests.support.browser import start_browser
 from tests.support.processes import ROOT, unlaunched
 from tests.support.runs import make_config
+from tests.support.server import Server, start_server
 from tests.support.tasks import CASES
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
@@ -50,48 +50,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-class Server:
-    """A running server; its answers as (status, JSON)."""
-
-    def __init__(self, process: subprocess.Popen[str], port: int | None = None):
-        self.process = process
-        if port is None:
-            line = process.stdout.readline() if process.stdout else ""
-            assert line.startswith("serving: http://127.0.0.1:"), line
-            port = int(line.split(":")[3].split("/")[0])
-        self.port = port
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        headers = {"Content-Type": "application/json", **headers}
-        content = body if isinstance(body, str | bytes | None) else json.dumps(body)
-        connection.request(method, path, content, headers)
-        response = connection.getresponse()
-        answer = response.read().decode()
-        self.headers = response.headers
-        connection.close()
-        is_json = "json" in response.headers.get("Content-Type", "")
-        return response.status, json.loads(answer) if is_json and answer else answer
-
-    def predict(self, texts: Any, **options: Any) -> Any:
-        status, answer = self.ask("POST", "/predict", {"texts": texts, **options})
-        assert status == 200, answer
-        return answer["predictions"]
-
-
-@contextlib.contextmanager
-def serve(
-    folder: Path, *words: str, program: Sequence[str] = ("-m", "classify"), **environment: str
-) -> Iterator[Server]:
-    command = [sys.executable, *program, "serve", "--model", str(folder), "--port", "0", "--cpu", *words]
-    process = subprocess.Popen(
-        command, env={**unlaunched(), **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield Server(process)
-    finally:
-        process.kill()
-        process.communicate(timeout=30)
+def serve(folder: Path, *words: str, **more: Any) -> contextlib.AbstractContextManager[Server]:
+    return start_server("serve", "--model", str(folder), *words, **more)
 
 
 def wait_until_it_listens(server: Server, seconds: float = 120) -> None:

@@ -1,0 +1,140 @@
+"""Label texts on a page: the loop of asking, answering and learning, without files between."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from classify import distributed, modeling, prediction, tables
+from classify.commands import serve, start
+from classify.config.fields import option
+from classify.config.parser import CommandParser
+from classify.config.schema import ReadConfig
+from classify.console import allow_progress
+from classify.errors import InputError, escape_controls
+from classify.files import why_not_writable
+from classify.launch.launch import Launch
+from classify.launch.plan import plan_devices
+from classify.modeling.kept_features import KeptFeatures
+from classify.tables.roles import TextColumns
+from classify.tables.source import ReadOptions
+from classify.tables.table import EMPTY, Table, group_duplicates
+from classify.tasks import single_label
+
+if TYPE_CHECKING:
+    from classify.prediction.labelling import Labelling
+    from classify.prediction.pytorch import PyTorchPredictor
+
+
+@dataclass(frozen=True)
+class Options(ReadConfig, serve.ServerOptions):
+    data: str = option("", "the table with the texts; rows with a label are left out", metavar="FILE", several=True)
+    labels: str | None = option(None, "YAML list of classes, or of name: sentence", metavar="FILE")
+    model: str | None = option(
+        None, "result folder whose classes and predictions to begin with; with --labels, the encoder", metavar="FOLDER"
+    )
+    text_column: str | None = option(None, "text column (default: found)", metavar="COLUMN", several=True)
+    out: str = option("labels.csv", "the labels, written at once; where it exists it is continued", metavar="FILE")
+    use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda")
+
+
+make_parser = functools.partial(
+    CommandParser,
+    Options,
+    description="Label texts on a page of this machine. Every ten answers a linear model on the encoder's features "
+    "learns from them and chooses the next texts; one of five is drawn at random, for an honest score. Without "
+    "--labels and --model, classes are typed.",
+)
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    options = make_parser(program).read(arguments, ["data"])
+    allow_progress(True)
+    token = options.check("label")
+    names = None if options.labels is None else start.read_names(options.labels)
+    out = Path(options.out)
+    if (reason := why_not_writable(out.absolute().parent)) is not None:
+        raise InputError(f"--out {out}: the folder is not writable ({reason}); give another file.")
+    is_trained = names is None and options.model is not None
+    settings = modeling.result_folder.read_settings(options.model) if is_trained and options.model else {}
+    reading = ReadOptions.from_settings(vars(options))
+    if settings:
+        table, texts = prediction.inputs.read_texts(options.data, settings, options.text_column, None, reading)
+    else:
+        table = tables.read.read_table(options.data, "--data", reading)
+        texts = tables.roles.find_text_columns(table, TextColumns(("text",)), options.text_column, None)
+        table = texts.derive(table)
+    with serve.listen(options.host, options.port) as listener:
+        plan = plan_devices(Launch(), strategy="none", use_cpu=options.use_cpu)
+        with distributed.group.start(plan) as world, modeling.load.quiet_libraries():
+            if is_trained:
+                predictor = prediction.predictor.load_predictor(
+                    str(options.model), use_cpu=options.use_cpu, precision="auto", launch=None
+                )
+                if not isinstance(predictor, prediction.pytorch.PyTorchPredictor):
+                    raise InputError(
+                        f"--model {options.model}: an exported model has no features; give the trained one."
+                    )
+                if not predictor.task.answers.has_labels:
+                    raise InputError(f"--model {options.model}: it predicts scores; a page is for labels.")
+            else:
+                predictor = prediction.zero_shot.load_encoder(
+                    table, texts, list(names or ()) or [""], world, reading.given, options.model
+                )
+            labelling = _prepare(predictor, table, texts, names, options)
+            print(escape_controls("\n".join(_describe(labelling, options))), flush=True)
+
+            from classify.serving.label_app import make_label_app
+
+            serve.serve(
+                lambda on_start: make_label_app(labelling, predictor.features, token, lambda: on_start(options.out)),
+                listener,
+            )
+    print(f"\n{len(labelling.file.answers):,} labels in {options.out}")
+    print(f"next:   {shlex.join(['classify', 'train', '--data', options.out, '--label-column', 'label'])}")
+    return 0
+
+
+def _describe(labelling: Labelling, options: Options) -> list[str]:
+    known = f"{len(labelling.file.answers):,} labels in it" if labelling.file.answers else "new"
+    return [
+        f"texts: {len(labelling.rows):,} different ones of {options.data}",
+        f"labels: {options.out} ({known}; --out)",
+    ]
+
+
+def _prepare(
+    predictor: PyTorchPredictor, table: Table, texts: TextColumns, names: dict[str, list[str]] | None, options: Options
+) -> Labelling:
+    """The texts without a label, each once, with their features and the head to begin with."""
+    labelling, hashes = prediction.labelling, table.text_hashes(texts.whole)
+    is_open = hashes != EMPTY
+    for name in filter(table.has_column, predictor.label_columns):
+        is_open &= table.is_blank(name)
+    rows = group_duplicates(hashes)[0]
+    rows = np.sort(rows[is_open[rows]])
+    if len(rows) < 2:
+        raise InputError(f"{table.path}: {len(rows)} texts without a label. Expected some to label.")
+    cells = list(zip(*(table.take(name, rows) for name in texts.named), strict=True))
+    file = prediction.labels_file.LabelsFile(Path(options.out), texts.named)
+    features = predictor.features(*(table.take(name, rows) for name in texts.inputs))
+    task, layer, anchors = predictor.task, None, None
+    if names is not None:
+        weight, bias, started = prediction.zero_shot.learn_names(predictor, names, features)
+        layer = weight, bias
+        for note in started.notes:
+            print(escape_controls(f"note: {note}"))
+    elif options.model is not None:
+        layer = predictor.layer()
+        if (kept := KeptFeatures.read(options.model)) is not None:
+            ones = np.ones(len(kept.targets), dtype=np.float32)
+            anchors = labelling.Anchors(kept.features.astype(np.float32), kept.targets, ones)
+    else:
+        task = single_label.make([])
+    return labelling.Labelling(task, cells, features, file, layer, anchors)
