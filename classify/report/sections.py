@@ -27,6 +27,9 @@ from classify.training.table_report import describe_spread
 
 # Classes up to which there is a confusion matrix; a larger one fits no page.
 _TABLE = 12
+# Classes up to which each is listed; of more the worst.
+_CLASSES = 200
+_WORST = 100
 # Rows of a bin of the reliability diagram, at least: fewer jump.
 _ROWS_PER_BIN = 20
 # Errors and suspects that are listed.
@@ -129,12 +132,19 @@ def decisions(result: Result) -> Mapping[str, Any] | None:
 
 @_section("Classes")
 def per_class(result: Result) -> Mapping[str, Any] | None:
-    """Show precision, recall and F1 of each class or label, with intervals of those that are shares of rows."""
+    """Show precision, recall and F1 of each class or label, with intervals of those that are shares of rows.
+
+    Of very many there are the worst.
+    """
     per_class, folds = result.scores["per_class"], int(result.scores.get("folds", 0))
     columns = [key for key in next(iter(per_class.values()), {}) if key != "support"]
-    rows = []
-    for name, values in sorted(per_class.items(), key=lambda item: -item[1]["support"]):
-        number = result.task.labels.index(name)
+    listed = sorted(per_class.items(), key=lambda item: -item[1]["support"])
+    if len(listed) > _CLASSES:
+        scored = [item for item in listed if item[1]["support"]]
+        listed = sorted(scored, key=lambda item: item[1]["f1"])[:_WORST]
+    number_of, rows = {name: number for number, name in enumerate(result.task.labels)}, []
+    for name, values in listed:
+        number = number_of[name]
         target, predicted = (
             result.task.targets.has_label(values, number) for values in (result.rows.targets, result.predicted)
         )
@@ -148,7 +158,8 @@ def per_class(result: Result) -> Mapping[str, Any] | None:
         exists = {key: key in intervals if key in shares else values["support"] > 0 for key in columns}
         cells = [(values[key] if exists[key] else None, intervals.get(key)) for key in columns]
         rows.append({"name": name, "cells": cells, "support": values["support"]})
-    return {"rows": rows, "names": [display_name(key) for key in columns]} if rows else None
+    names, left_out = [display_name(key) for key in columns], len(per_class) - len(rows)
+    return {"rows": rows, "names": names, "left_out": left_out} if rows else None
 
 
 @_section("Confusions")

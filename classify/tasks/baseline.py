@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.naive_bayes import ComplementNB
 from sklearn.pipeline import make_union
 
 from classify.data.split_rows import cap_rows
@@ -22,6 +23,7 @@ from classify.tasks.base import Task
 from classify.tasks.heads import one_blas_thread
 
 LOGREG = "tfidf-logreg"
+BAYES = "tfidf-bayes"
 RIDGE = "tfidf-ridge"
 # Rows, and classes, above which it is fitted on a sample of so many rows: more take minutes, and say no more.
 MAX_ROWS = 20_000
@@ -100,6 +102,11 @@ def lack_spaces(texts: Sequence[str]) -> bool:
 
 def logistic_regression() -> Any:
     return LogisticRegression(C=10)
+
+
+def naive_bayes() -> Any:
+    """One pass over the rows, for very many classes (Rennie et al., 2003, "Tackling the Poor Assumptions")."""
+    return ComplementNB()
 
 
 def ridge_regression(seed: int) -> Any:

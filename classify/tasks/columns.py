@@ -29,6 +29,10 @@ FOLD_COLUMN = "fold"
 _ACCEPTED = "accepted"
 # The added columns of other names hold numbers, but for `_ACCEPTED`.
 _TEXT_COLUMNS = ("predicted_label", "label_")
+# Labels above which a table has no column for each, but the most probable ones: a spreadsheet opens no more, and 10,000
+# rows of 10,000 labels would be a gigabyte.
+_MOST_COLUMNS = 1_000
+_TOP_OF_MANY = 10
 # Rows that are formatted at once: their probabilities take twice the memory of their logits.
 _BLOCK = 2048
 
@@ -40,11 +44,12 @@ Mask = npt.NDArray[np.bool_]
 class PredictionColumns:
     """Formats a model's outputs as cells, and writes them beside the columns of a table.
 
-    `top_k`: the labels with the highest probabilities in place of one column per label. `min_confidence`: add a column
-    that says whether the confidence reaches it. `set_limit`: add prediction sets (see `Answers.set_fields`). Outputs of
-    a task with a scope end with the probability of belonging to a class: it is added, and below the threshold the
-    scope's label is predicted. `digits` is the format of numbers; `for_excel`: see `CSVStream`. `tally` counts the rows
-    so far: "accepted", how many of them are "expected right", and those "rejected" as of no class.
+    `top_k`: the labels with the highest probabilities in place of one column per label; of over 1,000 labels, ten.
+    `min_confidence`: add a column that says whether the confidence reaches it. `set_limit`: add prediction sets (see
+    `Answers.set_fields`). Outputs of a task with a scope end with the probability of belonging to a class: it is added,
+    and below the threshold the scope's label is predicted. `digits` is the format of numbers; `for_excel`: see
+    `CSVStream`. `tally` counts the rows so far: "accepted", how many of them are "expected right", and those "rejected"
+    as of no class.
 
     Raises InputError where the task has no labels to rank, or no confidence.
     """
@@ -58,6 +63,8 @@ class PredictionColumns:
     tally: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __post_init__(self) -> None:
+        if self.top_k is None and self.task.answers.has_labels and len(self.task.labels) > _MOST_COLUMNS:
+            object.__setattr__(self, "top_k", _TOP_OF_MANY)
         if self.top_k is not None and not self.task.answers.has_labels:
             raise InputError(f"--top-k: the model predicts {self.task.answers.outputs}; leave the flag out.")
         if self.top_k is not None and self.top_k > len(self.task.labels):

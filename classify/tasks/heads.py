@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from threadpoolctl import threadpool_limits
 
@@ -22,6 +23,11 @@ TRAINED_ENCODER_C = 0.003
 C_VALUES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 # Strengths of the ridge that leave-one-out cross-validation chooses from.
 _ALPHAS = np.logspace(0, 5, 11).tolist()
+# Classes above which a linear discriminant takes the place of the regression, each of whose steps is a product of rows
+# and classes: one fit of 1,000 classes takes seconds, of 10,000 an hour.
+MOST_CLASSES = 1_000
+# How much of its covariance is that of a sphere.
+_SHRINKAGE = 0.1
 _FOLDS = 3
 # Smallest probability whose logarithm counts in the choice of C.
 _LEAST_PROBABILITY = 1e-9
@@ -39,6 +45,25 @@ def fit_logistic(standard: Array, targets: Array, c: float, row_weights: Array |
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged, many classes: not actionable
         return LogisticRegression(C=c, max_iter=200, tol=1e-3).fit(standard, targets, sample_weight=row_weights)
+
+
+@one_blas_thread
+def fit_discriminant(standard: Array, numbers: Array, classes: int, row_weights: Array | None) -> tuple[Array, Array]:
+    """Weight (classes, width) and bias (classes,) of a linear discriminant, whose covariance all classes share.
+
+    One pass over the rows and one system of equations, whatever the number of classes; on 77 classes it is two points
+    less accurate than a logistic regression. Hastie et al., 2009, "The Elements of Statistical Learning", section 4.3.
+    """
+    weights = np.ones(len(numbers)) if row_weights is None else row_weights.astype(np.float64)
+    totals = np.bincount(numbers, weights, minlength=classes)
+    middles = csr_array((weights, (numbers, np.arange(len(numbers)))), shape=(classes, len(numbers))) @ standard
+    middles /= np.maximum(totals, 1e-9)[:, None]
+    rest = (standard - middles[numbers]) * np.sqrt(weights)[:, None]
+    within = rest.T @ rest / weights.sum()
+    size = np.trace(within) / len(within)
+    within = (1 - _SHRINKAGE) * within + _SHRINKAGE * max(size, _LEAST_PROBABILITY) * np.eye(len(within))
+    weight = np.linalg.solve(within, middles.T).T
+    return weight, np.log(np.maximum(totals, 1e-9) / totals.sum()) - (weight * middles).sum(axis=1) / 2
 
 
 @one_blas_thread

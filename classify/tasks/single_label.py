@@ -140,13 +140,15 @@ class ClassHead(Head):
 
     def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
         numbers = most_probable(targets)
+        if len(self.labels) > tasks.heads.MOST_CLASSES:
+            return tasks.heads.TRAINED_ENCODER_C  # a discriminant has none to choose
         weights = tasks.heads.average_one(_weights_of(class_weights, numbers), row_weights)
         return tasks.heads.choose_c(standard, numbers, weights)
 
     def fit_standard(
         self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
     ) -> Layer:
-        """Fit a multinomial logistic regression; the penalty is its C.
+        """Fit a multinomial logistic regression; the penalty is its C. Of very many classes, a linear discriminant.
 
         Two classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a
         row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1. A row of soft
@@ -161,10 +163,14 @@ class ClassHead(Head):
             shares, standard = targets[rows, numbers], standard[rows]
             row_weights = None if row_weights is None else row_weights[rows]
         present = np.unique(numbers)
+        weights = None
         if len(present) > 1:
             weights = tasks.heads.average_one(_weights_of(class_weights, numbers), row_weights, shares)
             if shares is not None and weights is not None:  # those of a row stand for one
                 weights = weights * (total / len(numbers))
+        if len(self.labels) > tasks.heads.MOST_CLASSES:
+            weight, bias = tasks.heads.fit_discriminant(standard, numbers, len(self.labels), weights)
+        elif len(present) > 1:
             solver = tasks.heads.fit_logistic(standard, numbers, penalty or tasks.heads.TRAINED_ENCODER_C, weights)
             if len(present) == 2:
                 half, offset = solver.coef_[0] / 2, float(solver.intercept_[0]) / 2
@@ -292,7 +298,10 @@ class ClassScores(Scores):
         return MajorityBaseline(self.labels[largest], self.metrics(np.full_like(targets, largest), targets))
 
     def linear_model(self, targets: Array, seed: int) -> tuple[str, Any, int]:
-        return tasks.baseline.LOGREG, tasks.baseline.logistic_regression(), len(np.unique(targets))
+        classes = len(np.unique(targets))
+        if classes > tasks.heads.MOST_CLASSES:
+            return tasks.baseline.BAYES, tasks.baseline.naive_bayes(), classes
+        return tasks.baseline.LOGREG, tasks.baseline.logistic_regression(), classes
 
 
 def make(labels: Sequence[str], classes: ClassNames = ClassNames(), findings: Sequence[Finding] = ()) -> Task:  # noqa: B008

@@ -19,6 +19,7 @@ from classify.data.split_rows import cap_rows
 from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.inference import compute_logits
 from classify.modeling.kept_features import KeptFeatures
+from classify.tasks import heads
 from classify.tasks.base import Task
 from classify.training.strategies.base import Strategy
 
@@ -27,6 +28,8 @@ from classify.training.strategies.base import Strategy
 FEWEST_ROWS = 1_000
 ROWS_PER_CLASS = 50
 MOST_ROWS = 20_000
+# Of very many classes, whose probe is one pass over the rows.
+FINAL_ROWS_PER_CLASS = 20
 # Deviation of features relative to their size below which dropout drowns them: 0.004 of a random encoder, 0.38 to 0.92
 # of pretrained ones.
 _NEARLY_CONSTANT = 0.05
@@ -158,4 +161,6 @@ def _join(
 
 def row_limit(classes: int, *, is_final: bool) -> int:
     """The number of rows that the probe learns from at most; more where nothing is fine-tuned from it."""
+    if is_final and classes > heads.MOST_CLASSES:
+        return FINAL_ROWS_PER_CLASS * classes
     return MOST_ROWS if is_final else min(MOST_ROWS, max(FEWEST_ROWS, ROWS_PER_CLASS * classes))

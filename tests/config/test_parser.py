@@ -14,7 +14,7 @@ from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import InputError
 from tests.support.processes import ROOT
 
-CONTRACT = """--soft-labels --weight-column --annotator-column
+CONTRACT = """--soft-labels --weight-column --annotator-column --keep-features
 --source-column --trusted --keep-source --unlabelled-data --teacher
 --data --eval-data --test-data --text-column --label-column --model --epochs --batch-size --learning-rate
 --max-length --output-dir --overwrite-output-dir --seed --config --resume --precision --cpu --nproc --strategy
