@@ -15,6 +15,7 @@ from classify.config.recipe import FEW_ROWS_PER_CLASS
 from classify.distributed import sharding
 from classify.modeling.kept_features import KeptFeatures, choose_rows
 from classify.training.callbacks import Evaluate
+from classify.training.linear_probe import Learned
 from classify.training.log import Log
 from classify.training.result_files import WRITERS, Results
 from classify.training.resume import load_step_weights
@@ -24,6 +25,8 @@ from classify.training.terminal import log
 from classify.training.trainer import Trainer
 
 Logits = npt.NDArray[np.float32]
+# Rows whose features are computed to be kept, by the rows of an epoch: a forward pass takes a third of a step's time.
+_KEPT_SHARE = 0.08
 
 
 def finish(
@@ -35,11 +38,12 @@ def finish(
     start_seconds: float,
     out_of_fold: Logits | None,
     taught: list[Logits],
+    learned: Learned | None,
 ) -> None:
     """Restore the kept weights, calibrate, score, and write every file. A collective.
 
     `out_of_fold` are the logits of the validation split where it is the training split, and `taught` those of the rows
-    to teach by each fold's model.
+    to teach by each fold's model. `learned` are features of the final encoder, where no epochs followed its head.
     """
     splits, output, strategy, world = context.splits, context.output, context.strategy, context.world
     strategy.end_training()  # from here on the weights are scored that will be saved
@@ -48,7 +52,7 @@ def finish(
     reuse = step == trainer.progress.step and not rounded
     context.classifier.merge_adapters()
     if context.refits_head:
-        out_of_fold = _refit_head(context, out_of_fold)
+        out_of_fold, learned = _refit_head(context, out_of_fold)
     validation = out_of_fold if out_of_fold is not None else evaluate.final_logits if reuse else None
     if validation is None:
         validation = context.compute_logits(splits.validation)
@@ -65,7 +69,7 @@ def finish(
             validation = context.compute_logits(splits.validation)
         scored = validation if splits.test is None else context.compute_logits(splits.test)
     open_set = training.open_set.fit_scope(context)
-    kept = _choose_kept_features(context)
+    kept = _choose_kept_features(context, learned)
     unlabelled = {file: context.compute_logits(split) for file, split in splits.unlabelled.items()}
     taught = [rescaling.apply(logits) for logits in taught]
     if splits.to_teach is not None and not taught:
@@ -102,12 +106,12 @@ def finish(
                 context.timeline.end("files")
 
 
-def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> Logits:
-    """Fit the head again; return logits of the validation rows by one that has not learned from them."""
+def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> tuple[Logits, Learned]:
+    """Fit the head again; return logits of the validation rows by one that has not learned from them, and features."""
     splits, learns, begin = context.splits, context.refits_on_validation, time.perf_counter()
     data = context.with_label_texts(context.rows_to_learn())
     held_out = context.data.of(splits.validation if out_of_fold is None else splits.validation.take(np.arange(0)))
-    logits = training.linear_probe.refit_head(
+    logits, learned = training.linear_probe.refit_head(
         context.strategy, data, held_out, context.inputs.task, context.inputs.kept, learns_held_out=learns
     )
     also = f", then of the {len(splits.validation):,} validation rows, too" if learns else ""
@@ -115,25 +119,31 @@ def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> Logits:
         f"head: fitted again on the features of {len(data.rows):,} texts{also} (at most {FEW_ROWS_PER_CLASS} rows a "
         f"class; {time.perf_counter() - begin:.1f} s; --head)"
     )
-    return logits if out_of_fold is None else out_of_fold
+    return logits if out_of_fold is None else out_of_fold, learned
 
 
-def _choose_kept_features(context: TrainingContext) -> KeptFeatures | None:
-    """Compute the features that the folder keeps: of some training rows, and of those that the run began with.
+def _choose_kept_features(context: TrainingContext, learned: Learned | None) -> KeptFeatures | None:
+    """The features that the folder keeps: of some training rows, and of those that the run began with. A collective.
 
-    None with --keep-features 0, and for tasks that cannot be extended by a class. A collective.
+    They are among those that the head has `learned` from; else they are computed, in a thirtieth of the epochs' time.
+    None with --keep-features 0, and for tasks that cannot be extended by a class.
     """
     per_class, seed, task = context.config.training.keep_features, context.config.training.seed, context.inputs.task
     if not per_class or not task.answers.has_confidence:
         return None
     train, before = context.splits.train, context.inputs.kept
-    rows = train.take(choose_rows(train.targets, per_class, seed=seed))
-    features, targets = context.compute_features(rows).astype(np.float16), rows.targets
+    if learned is None:
+        limit = round(_KEPT_SHARE * len(train) * max(1.0, context.config.training.epochs))
+        rows = choose_rows(train.targets, min(per_class, max(1, limit // len(task.labels))), seed=seed)
+        features = context.compute_features(train.take(rows))
+    else:
+        is_train = learned.places < len(train)  # label names and sources follow
+        rows, features = learned.places[is_train], learned.features[is_train]
+    targets = train.targets[rows]
     if before is not None:
         features, targets = np.concatenate([before.features, features]), np.concatenate([before.targets, targets])
-        chosen = choose_rows(targets, per_class, seed=seed)
-        features, targets = features[chosen], targets[chosen]
-    return KeptFeatures(tuple(task.labels), features, targets)
+    chosen = choose_rows(targets, per_class, seed=seed)
+    return KeptFeatures(tuple(task.labels), features[chosen].astype(np.float16), targets[chosen])
 
 
 def _rescale_output_layer(context: TrainingContext, validation: Logits) -> evaluation.calibration.Rescaling:

@@ -67,7 +67,7 @@ def cross_validate(context: TrainingContext) -> tuple[Logits, list[Logits]]:
             stages.fit(context, trainer, [], f"in fold {number + 1} of {count}; the folds before it are saved")
             if context.refits_head:
                 learned = context.with_label_texts(rows)
-                fold_logits = linear_probe.refit_head(
+                fold_logits, _ = linear_probe.refit_head(
                     context.strategy,
                     learned,
                     context.data.of(scored),

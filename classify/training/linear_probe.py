@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,21 @@ FINAL_ROWS_PER_CLASS = 20
 _NEARLY_CONSTANT = 0.05
 
 
+class Learned(NamedTuple):
+    """Features (n, width) of rows that the output layer has learned from, and the places (n,) of these in the data."""
+
+    places: npt.NDArray[np.int64]
+    features: npt.NDArray[np.float32]
+
+
+class Probe(NamedTuple):
+    """The number of rows that a probe has learned from, the seconds, and the features if they are the final ones."""
+
+    rows: int
+    seconds: float
+    learned: Learned | None
+
+
 def init_head_from_probe(
     strategy: Strategy,
     data: TokenizedSplit,
@@ -43,12 +58,12 @@ def init_head_from_probe(
     *,
     is_final: bool = False,
     encoder_trained: bool = False,
-) -> tuple[int, float] | None:
+) -> Probe | None:
     """Fit the probe on some of the training rows (50 per class, at least 1,000) and set the output layer to it.
 
     With `is_final`, when nothing is fine-tuned from it, it learns from up to 20,000. `encoder_trained`: the encoder was
-    trained on these rows. Returns the number of rows it learned from, and the seconds. With None the head stays as it
-    was: in training, with dropout, it would start worse than chance. Features `kept` by an earlier run join the rows.
+    trained on these rows. Features `kept` by an earlier run join the rows. With None the head stays as it was: in
+    training, with dropout, it would start worse than chance.
 
     The features come from all ranks; the main process fits, and its weights go to every rank, so that all start from
     the same bits. A collective.
@@ -63,16 +78,17 @@ def init_head_from_probe(
     # Features (rows, width) of a random encoder hardly differ between rows.
     if not is_final and features.std(axis=0).mean() < _NEARLY_CONSTANT * np.abs(features).mean():
         return None
-    fitted = None
+    computed, fitted = features, None
     if world.is_main:
-        learned, class_weights = data.take(selected), task.head.class_weights(strategy.config, data.targets)
+        learned_rows, class_weights = data.take(selected), task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
-        features, targets, row_weights = _join(features, learned, task, kept)
+        features, targets, row_weights = _join(features, learned_rows, task, kept)
         weight, bias = task.head.fit(features, targets, penalty, class_weights, row_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
-    return len(selected), time.perf_counter() - begin
+    learned = Learned(selected, computed) if is_final else None
+    return Probe(len(selected), time.perf_counter() - begin, learned)
 
 
 def refit_head(
@@ -83,11 +99,11 @@ def refit_head(
     kept: KeptFeatures | None = None,
     *,
     learns_held_out: bool,
-) -> npt.NDArray[np.float32]:
+) -> tuple[npt.NDArray[np.float32], Learned]:
     """Fit the output layer again, to features of the encoder that the epochs have trained.
 
     Few rows a class train the layer little, where a regression finds its optimum (benchmarks/recipe.md). Returns the
-    logits (rows, outputs) of the `held_out` rows by a layer that has not learned from them. Features `kept` by an
+    features of all rows, and the logits (rows, outputs) of the `held_out` rows by a layer that has not learned from them. Features `kept` by an
     earlier run, before these epochs, join the rows: their classes may have no other. With `learns_held_out` the
     layer that is set has, under the same penalty, so a temperature of these logits fits it. A collective.
     """
@@ -95,6 +111,7 @@ def refit_head(
     features, held_features = (
         compute_logits(classifier, split.tokens, split.rows, world, features=True) for split in (data, held_out)
     )
+    learned = Learned(np.arange(len(features)), features)
     if world.is_main:
         class_weights = task.head.class_weights(strategy.config, data.targets)
         penalty = task.head.trained_penalty(is_final=False)
@@ -111,7 +128,7 @@ def refit_head(
         fitted = {name: torch.from_numpy(value) for name, value in named.items()}
     fitted = world.broadcast_tensors(fitted)
     strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
-    return fitted["logits"].cpu().numpy()
+    return fitted["logits"].cpu().numpy(), learned
 
 
 def probe_folds(

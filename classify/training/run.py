@@ -184,9 +184,10 @@ def _run(context: TrainingContext) -> Path:
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         given = GivenCallbacks(context, checkpointer)
         check_outputs(context)
+        learned = None
         if saved is None:
             trainer.strategy.setup()
-            stages.start_head(context, trainer, evaluate, train_log)
+            learned = stages.start_head(context, trainer, evaluate, train_log)
         context.timeline.end("evaluation")
         if saved is None and trainer.progress.best is not None:
             checkpointer.save(trainer)
@@ -205,7 +206,7 @@ def _run(context: TrainingContext) -> Path:
             checkpointer.save(trainer)
         if (collapsed := trainer.progress.collapsed_epoch) is not None:
             record.findings.append(note(f"{describe_collapse(collapsed)} (a lower --learning-rate helps)"))
-        finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold, taught)
+        finish(context, trainer, evaluate, train_log, record, seconds_before_fit, out_of_fold, taught, learned)
     for callback in context.inputs.parts.callbacks:
         callback.on_train_end(output.folder)
     return output.folder

@@ -14,6 +14,7 @@ from classify.launch.signals import stop_signals
 from classify.training import linear_probe
 from classify.training.callbacks import Evaluate
 from classify.training.contrastive import ContrastiveSteps, contrastive_warmup
+from classify.training.linear_probe import Probe
 from classify.training.log import Log, ProgressCallback
 from classify.training.progress import Requests
 from classify.training.setup import TrainingContext
@@ -24,8 +25,13 @@ from classify.training.trainer import Callback, Trainer
 _CONTRASTIVE_TIME = 0.5
 
 
-def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log) -> None:
-    """Start a new run's head and print how; unless it is random, the start is the first candidate for the best."""
+def start_head(
+    context: TrainingContext, trainer: Trainer, evaluate: Evaluate, train_log: Log
+) -> linear_probe.Learned | None:
+    """Start a new run's head and print how; unless it is random, the start is the first candidate for the best.
+
+    Returns the features that the head has learned from, if they are final.
+    """
     planned = context.config.training.contrastive_steps or 0
     contrastive, probe = fit_head(context, trainer, train_log)
     if contrastive is not None:
@@ -36,20 +42,20 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
             f"{contrastive.rows / contrastive.seconds:.0f} rows/s ({contrastive.seconds:.1f} s; --contrastive-steps)"
         )
     if context.config.model.head == "random":
-        return
+        return None
     begin = time.perf_counter()
     if probe is None and context.config.model.head == "probe":
         log(
             "note: the head starts random: the encoder's features are nearly constant, so a linear model on them would "
             "start worse than chance (--head)"
         )
-        return
+        return None
     score, _ = evaluate.score(trainer)
     if probe is None:
         if score is not None:
             log(f"head: kept, validation {format_metrics(score.metrics)} (--head)")
-        return
-    rows, seconds = probe
+        return None
+    rows, seconds, learned = probe
     metrics = {} if score is None else score.metrics
     trainer.progress.add_probe({**metrics, "seconds": seconds})
     validated = f", validation {format_metrics(metrics)}" if metrics else ""
@@ -59,11 +65,12 @@ def start_head(context: TrainingContext, trainer: Trainer, evaluate: Evaluate, t
         f"head: {context.inputs.task.head.probe} fitted on the features of {counted}{validated} "
         f"({seconds + time.perf_counter() - begin:.1f} s; --head)"
     )
+    return learned
 
 
 def fit_head(
     context: TrainingContext, trainer: Trainer, train_log: Log | None = None
-) -> tuple[ContrastiveSteps | None, tuple[int, float] | None]:
+) -> tuple[ContrastiveSteps | None, Probe | None]:
     """Run the recipe's contrastive steps, then start the head from a probe; return the result of each that ran."""
     training, data = context.config.training, context.with_label_texts(trainer.data)
     contrastive, probe = None, None
