@@ -72,12 +72,12 @@ class Loss(ABC):
 class Head(ABC):
     """How the outputs are trained: the loss of the steps, and the output layer that they start from.
 
-    `problem_type` is that of transformers in config.json; `probe` says in messages what `fit` fits. A finished model's
+    `problem_type` is that of transformers in config.json; `fits` says what `fit` fits. A finished model's
     outputs are the trained ones times `scale` plus `center`.
     """
 
     problem_type: ClassVar[str]
-    probe: ClassVar[str]
+    fits: ClassVar[str]
     # Where there are few rows a class, `fit` after the epochs improves the head that they have trained.
     refits: ClassVar[bool] = False
 
@@ -85,6 +85,11 @@ class Head(ABC):
     center: float = 0.0
     scale: float = 1.0
     _read_weights: dict[str, Weights] = field(default_factory=dict, repr=False)
+
+    @property
+    def probe(self) -> str:
+        """What messages call the model that `fit` fits."""
+        return self.fits
 
     def check(self, config: TrainingConfig) -> None:
         """Raise InputError for settings that the task cannot be trained with; called once the labels are known."""

@@ -138,7 +138,7 @@ class LabelSetHead(Head):
     """An output per label, trained by binary cross-entropy."""
 
     problem_type = "multi_label_classification"
-    probe = "one logistic regression per label"
+    fits = "one logistic regression per label"
 
     def balance(self, targets: Array) -> Weights:
         """The weights of the rows that have each label, next to 1 for the others."""

@@ -115,7 +115,7 @@ class NumberHead(Head):
     """One output, trained by the squared error of standardized targets: minus `center`, over `scale`."""
 
     problem_type = "regression"
-    probe = "ridge regression"
+    fits = "ridge regression"
 
     def check(self, config: TrainingConfig) -> None:
         super().check(config)

@@ -115,7 +115,11 @@ class ClassHead(Head):
 
     problem_type = "single_label_classification"
     refits = True
-    probe = "logistic regression"
+    fits = "logistic regression"
+
+    @property
+    def probe(self) -> str:
+        return "linear discriminant" if len(self.labels) > tasks.heads.MOST_CLASSES else self.fits
 
     def balance(self, targets: Array) -> Weights:
         """Weights inversely proportional to the rows of a class, 1 on average over rows; 1 for a class without rows.

@@ -102,10 +102,11 @@ def refit_head(
 ) -> tuple[npt.NDArray[np.float32], Learned]:
     """Fit the output layer again, to features of the encoder that the epochs have trained.
 
-    Few rows a class train the layer little, where a regression finds its optimum (benchmarks/recipe.md). Returns the
-    features of all rows, and the logits (rows, outputs) of the `held_out` rows by a layer that has not learned from them. Features `kept` by an
-    earlier run, before these epochs, join the rows: their classes may have no other. With `learns_held_out` the
-    layer that is set has, under the same penalty, so a temperature of these logits fits it. A collective.
+    Few rows a class train the layer little, where a regression finds its optimum (benchmarks/recipe.md). Features
+    `kept` by an earlier run, before these epochs, join the rows: their classes may have no other. Returns the logits
+    (rows, outputs) of the `held_out` rows by a layer that has not learned from them, and the features of the others.
+    With `learns_held_out` the layer that is set has, under the same penalty, so a temperature of these logits fits it.
+    A collective.
     """
     classifier, world, fitted = strategy.classifier, strategy.world, None
     features, held_features = (
