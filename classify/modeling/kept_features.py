@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
+from classify.files import atomic_path
 from classify.modeling.result_folder import read_labels
 
 FILE = "features.safetensors"
@@ -38,7 +39,8 @@ class KeptFeatures:
         return type(self)(tuple(labels), self.features[targets >= 0], targets[targets >= 0])
 
     def write(self, folder: Path) -> None:
-        save_file({"features": self.features, "targets": self.targets}, folder / FILE)
+        with atomic_path(folder / FILE) as temporary:
+            save_file({"features": self.features, "targets": self.targets}, temporary)
 
     @classmethod
     def read(cls, folder: str | None) -> Self | None:

@@ -133,8 +133,11 @@ def _choose_kept_features(context: TrainingContext, learned: Learned | None) -> 
         return None
     train, before = context.splits.train, context.inputs.kept
     if learned is None:
-        limit = round(_KEPT_SHARE * len(train) * max(1.0, context.config.training.epochs))
-        rows = choose_rows(train.targets, min(per_class, max(1, limit // len(task.labels))), seed=seed)
+        few = per_class
+        if context.config.trains_epochs:
+            limit = round(_KEPT_SHARE * len(train) * max(1.0, context.config.training.epochs))
+            few = min(per_class, max(1, limit // len(task.labels)))
+        rows = choose_rows(train.targets, few, seed=seed)
         features = context.compute_features(train.take(rows))
     else:
         is_train = learned.places < len(train)  # label names and sources follow

@@ -39,6 +39,7 @@ FILES = {
     "train_log.jsonl",
     "predictions.csv",
     "evaluation.parquet",
+    "features.safetensors",
     "split.parquet",
     "classify.json",
     "checkpoints",

@@ -423,7 +423,7 @@ def test_fewer_and_more_labels_than_an_earlier_run(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: list[str], line: str
 ) -> None:
     table = write_rows(tmp_path / "my.csv", ["a", "b", "c"])
-    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=1.0))
+    first = train(make_config(model_folder, table, tmp_path / "first", folds=0, num_train_epochs=1.0, keep_features=0))
     other = tmp_path / "other.csv"
     cases = [f"{words_of(n, [CLASSES[n % len(classes) % 3]])} {n},{classes[n % len(classes)]}" for n in range(60)]
     other.write_text("text,label\n" + "\n".join(cases) + "\n")
