@@ -21,15 +21,20 @@ from classify.errors import InputError, escape_controls
 from classify.files import why_not_writable
 from classify.launch.launch import Launch
 from classify.launch.plan import plan_devices
-from classify.modeling.kept_features import KeptFeatures
+from classify.modeling.kept_features import KeptFeatures, choose_rows
+from classify.prediction.labels_file import LABEL
 from classify.tables.roles import TextColumns
 from classify.tables.source import ReadOptions
-from classify.tables.table import EMPTY, Table, group_duplicates
+from classify.tables.table import Table
 from classify.tasks import single_label
 
 if TYPE_CHECKING:
     from classify.prediction.labelling import Labelling
     from classify.prediction.pytorch import PyTorchPredictor
+
+
+# Features of each class of a run that every head of the page learns from: more would make it slow.
+_ANCHORS = 20
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,9 @@ class Options(ReadConfig, serve.ServerOptions):
     model: str | None = option(
         None, "result folder whose classes and predictions to begin with; with --labels, the encoder", metavar="FOLDER"
     )
-    text_column: str | None = option(None, "text column (default: found)", metavar="COLUMN", several=True)
+    text_column: str | None = option(
+        None, "text column (default: that of the model, else text)", metavar="COLUMN", several=True
+    )
     out: str = option("labels.csv", "the labels, written at once; where it exists it is continued", metavar="FILE")
     use_cpu: bool = option(False, "use the CPU only", "--cpu", "--use-cpu", "--no-cuda")
 
@@ -59,6 +66,10 @@ def run(arguments: Sequence[str], program: str) -> int:
     token = options.check("label")
     names = None if options.labels is None else start.read_names(options.labels)
     out = Path(options.out)
+    if any(
+        out.exists() and Path(file).exists() and out.samefile(file) for file in tables.source.list_files(options.data)
+    ):
+        raise InputError(f"--out {out}: this is a file of --data; give another.")
     if (reason := why_not_writable(out.absolute().parent)) is not None:
         raise InputError(f"--out {out}: the folder is not writable ({reason}); give another file.")
     is_trained = names is None and options.model is not None
@@ -96,8 +107,13 @@ def run(arguments: Sequence[str], program: str) -> int:
                 lambda on_start: make_label_app(labelling, predictor.features, token, lambda: on_start(options.out)),
                 listener,
             )
-    print(f"\n{len(labelling.file.answers):,} labels in {options.out}")
-    print(f"next:   {shlex.join(['classify', 'train', '--data', options.out, '--label-column', 'label'])}")
+    words = ["classify", "train", "--data", options.out, "--label-column", LABEL]
+    words += ["--text-column", ",".join(texts.fields)]
+    words += [] if texts.pair is None else ["--text-pair-column", texts.pair]
+    words += ["--task", "multi"] if labelling.has_sets else []
+    if any(answer.label == prediction.labelling.NONE for answer in labelling.file.answers.values()):
+        words += ["--out-of-scope-label", prediction.labelling.NONE]
+    print(escape_controls(f"\n{len(labelling.file.answers):,} labels in {options.out}\nnext:   {shlex.join(words)}"))
     return 0
 
 
@@ -113,14 +129,11 @@ def _prepare(
     predictor: PyTorchPredictor, table: Table, texts: TextColumns, names: dict[str, list[str]] | None, options: Options
 ) -> Labelling:
     """The texts without a label, each once, with their features and the head to begin with."""
-    labelling, hashes = prediction.labelling, table.text_hashes(texts.whole)
-    is_open = hashes != EMPTY
-    for name in filter(table.has_column, predictor.label_columns):
-        is_open &= table.is_blank(name)
-    rows = group_duplicates(hashes)[0]
-    rows = np.sort(rows[is_open[rows]])
+    labelling = prediction.labelling
+    rows, left_out = prediction.suggest.find_candidates(predictor, table, texts)
     if len(rows) < 2:
-        raise InputError(f"{table.path}: {len(rows)} texts without a label. Expected some to label.")
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items())
+        raise InputError(f"{table.path}: {len(rows)} texts are left to label ({reasons}).")
     cells = list(zip(*(table.take(name, rows) for name in texts.named), strict=True))
     file = prediction.labels_file.LabelsFile(Path(options.out), texts.named)
     features = predictor.features(*(table.take(name, rows) for name in texts.inputs))
@@ -133,8 +146,9 @@ def _prepare(
     elif options.model is not None:
         layer = predictor.layer()
         if (kept := KeptFeatures.read(options.model)) is not None:
-            ones = np.ones(len(kept.targets), dtype=np.float32)
-            anchors = labelling.Anchors(kept.features.astype(np.float32), kept.targets, ones)
+            some = choose_rows(kept.targets, _ANCHORS, seed=0)
+            ones = np.ones(len(some), dtype=np.float32)
+            anchors = labelling.Anchors(kept.features[some].astype(np.float32), kept.targets[some], ones)
     else:
         task = single_label.make([])
     return labelling.Labelling(task, cells, features, file, layer, anchors)

@@ -18,6 +18,9 @@ from classify.launch.nproc import check_count
 from classify.launch.plan import DevicePlan, Hardware, check_strategy, plan_devices
 
 # The default for English texts, and for any other.
+# Values of --teacher: the run's own model, and for the run of a teacher none.
+SELF_TEACHER = "self"
+NO_TEACHER = "none"
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
 

@@ -13,8 +13,10 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from classify.errors import InputError
 from classify.files import atomic_path
 from classify.modeling.result_folder import read_labels
 
@@ -31,6 +33,11 @@ class KeptFeatures:
     features: npt.NDArray[np.float16]
     targets: npt.NDArray[np.int64]
 
+    @property
+    def known(self) -> set[str]:
+        """The labels that have a row."""
+        return {self.labels[number] for number in np.unique(self.targets).tolist()}
+
     def rename(self, name_of: Callable[[str], str | None], labels: Sequence[str]) -> Self:
         """The same rows by the classes of a later run; those of a label that is no class any more are left out."""
         names = map(name_of, self.labels)
@@ -44,10 +51,13 @@ class KeptFeatures:
 
     @classmethod
     def read(cls, folder: str | None) -> Self | None:
-        """The features that a run's folder has; None for any other model."""
+        """The features that a run's folder has; None for any other model. Raises InputError for a damaged file."""
         if folder is None or not (Path(folder) / FILE).is_file():
             return None
-        stored = load_file(Path(folder) / FILE)
+        try:
+            stored = load_file(Path(folder) / FILE)
+        except SafetensorError as error:
+            raise InputError(f"--model {folder}: {FILE} is damaged ({error}); copy the folder again.") from None
         return cls(tuple(read_labels(folder)), stored["features"], stored["targets"])
 
 

@@ -7,6 +7,7 @@ only these texts are scored, by heads that have not learned from them.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from classify.evaluation.learning_curve import Curve
 from classify.evaluation.metrics import INDEPENDENT, share_interval
 from classify.prediction.labels_file import Answer, LabelsFile, key_of
 from classify.prediction.suggest import RANDOM, UNCERTAIN, drop_near_copies
+from classify.tables.table import normalize_text
 from classify.tasks import single_label
 from classify.tasks.base import JOIN, Task
 
@@ -36,7 +38,9 @@ _PRIOR = 6.0
 _PRIOR_TEXTS = 20
 # Random rows from which a score is shown, and what more labels would bring.
 _FEWEST_SCORED = 10
-_FEWEST_FOR_GAIN = 20
+_FEWEST_FOR_GAIN = 50
+# The least certain texts among which near-copies are looked for: each is compared with those that are chosen.
+_MOST_COMPARED = 2_000
 # The penalty is chosen again when there are so many times as many labels.
 _CHOOSE_AGAIN = 1.5
 # Probabilities that a question lists, by class.
@@ -57,26 +61,30 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Question:
-    """A text to label: its number, the cells of its text columns, and the most probable classes."""
+    """A text to label: its key in the file, the cells of its text columns, and the most probable classes."""
 
-    row: int
+    key: str
     texts: tuple[str, ...]
     likely: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How good the head is on random texts, with an interval; `gain` is what 100 more labels would bring."""
+    """How good the head is on `rows` random texts, with an interval; `none` others are of none of the classes.
+
+    `gain` is what 100 more labels would bring.
+    """
 
     metric: str
     score: float
     interval: tuple[float, float]
     rows: int
+    none: int
     gain: float | None
 
 
 class AnsweredError(ValueError):
-    """The text has a label already, from another tab."""
+    """The text has a label already, from another tab, or the table has it no more."""
 
 
 class Labelling:
@@ -99,11 +107,13 @@ class Labelling:
         self.task, self.rows, self.features, self.file, self.layer = task, rows, features, file, start
         self._anchors = anchors if anchors is not None or start is None else self._predicted_anchors(start)
         self._keys = list(map(key_of, rows))
-        self._order = np.random.default_rng(_SEED).permutation(len(rows)).tolist()
+        self._row_of = {str(key): row for row, key in enumerate(self._keys)}
+        # A random order of the texts, whichever others are in the table: their keys are hashes.
+        self._order = sorted(range(len(rows)), key=self._keys.__getitem__)
         self._queue: list[tuple[int, str]] = []
         self._asked: dict[str, tuple[int, str]] = {}
         self._skipped: set[int] = set()
-        self._history: list[int] = []
+        self._history: dict[str, list[int]] = {}
         self._penalty: tuple[float, int] | None = None
         self._fitted = 0
         self.standing: Standing | None = None
@@ -131,63 +141,75 @@ class Labelling:
     @property
     def is_due(self) -> bool:
         """Whether the head should be fitted again."""
-        return len(self.file.answers) >= self._fitted + REFIT_AFTER
+        return abs(len(self.file.answers) - self._fitted) >= REFIT_AFTER
 
     def ask(self, tab: str) -> Question | None:
         """The next question for a browser's tab, the same one until it is answered; None where no text is left."""
         with self._lock:
-            self.file.refresh()
+            self._refresh()
             asked = self._asked.get(tab)
-            if asked is None or self._find(asked[0]) is not None:
+            if asked is None or not self._is_open(asked[0]):
                 asked = self._next({row for row, _ in self._asked.values()})
                 if asked is None:
                     return None
                 self._asked[tab] = asked
             return self._question(asked[0])
 
-    def answer(self, tab: str, row: int, labels: Sequence[str] | None, note: str = "") -> None:
+    def answer(self, tab: str, key: str, labels: Sequence[str] | None, note: str = "") -> None:
         """Write the labels of a text, [] for none of the classes; None skips it.
 
         Raises AnsweredError where another tab was faster; InputError for a label that the model does not know, where it
-        predicts sets, and for sets elsewhere.
+        predicts sets, and for sets elsewhere; OSError where the line cannot be written.
         """
         with self._lock:
-            self.file.refresh()
-            chosen = self._asked.pop(tab, (row, UNCERTAIN))
-            if labels is None:
+            self._refresh()
+            row = self._row_of.get(key)
+            if row is None:
+                raise AnsweredError("this text is not in the table that is labelled now; nothing was written")
+            asked, found = self._asked.get(tab), self._find(row)
+            if found is not None:
+                raise AnsweredError(f"this text has the label {found.label!r} already; nothing was written")
+            if labels is not None:
+                self._check(labels)
+                known = {normalize_text(label): label for label in self.labels}
+                said = JOIN.join(known.get(normalize_text(label), label.strip()) for label in labels)
+                reason = asked[1] if asked is not None and asked[0] == row else UNCERTAIN
+                self.file.append(self.rows[row], Answer(said or self._none, note, reason))
+                self._add_classes()
+            else:
                 self._skipped.add(row)
-                return
-            if self._find(row) is not None:
-                raise AnsweredError(f"text {row} has the label {self._find(row)!r}")
-            self._check(labels)
-            reason = chosen[1] if chosen[0] == row else UNCERTAIN
-            self.file.append(self.rows[row], Answer(JOIN.join(labels) or self._none, note, reason))
-            self._history.append(row)
-            self._add_classes()
+            self._asked.pop(tab, None)
+            self._history.setdefault(tab, []).append(row)
 
     def undo(self, tab: str) -> Question | None:
-        """Take the last answer back and ask again; None where there is none."""
+        """Take the last answer of a tab back, or its last skip, and ask again; None where there is none."""
         with self._lock:
-            if not self._history:
+            self._refresh()
+            history = self._history.get(tab)
+            if not history:
                 return None
-            row = self._history.pop()
+            row = history[-1]
             answer = self._find(row)
-            self.file.remove(self.rows[row])
+            if answer is not None:
+                self.file.remove(self.rows[row])
+            self._skipped.discard(row)
+            history.pop()
             self._asked[tab] = (row, answer.chosen if answer is not None else UNCERTAIN)
             return self._question(row)
 
     def refit(self) -> None:
         """Fit the head to all labels, score it on the random texts, and choose the next texts."""
         with self._lock:
+            self._refresh()
             count = len(self.file.answers)
             rows, targets = self._targets()
             task, seen = self.task, self._seen_at_random()
-        layer, standing = self._fit(task, rows, targets), None
-        if layer is not None:
-            standing = self._score(task, rows, targets, seen)
+        layer = self._fit(task, rows, targets)
+        standing = None if layer is None else self._score(task, rows, targets, seen)
         with self._lock:
             self._fitted = count
-            self.layer, self.standing = layer or self.layer, standing or self.standing
+            if layer is not None:
+                self.layer, self.standing = layer, standing
             self._queue = []
 
     def probabilities(self, features: Features) -> npt.NDArray[np.float64]:
@@ -203,21 +225,31 @@ class Labelling:
     def _question(self, row: int) -> Question:
         shares = self.probabilities(self.features[[row]])[0]
         best = np.argsort(-shares, kind="stable")[:LISTED] if len(shares) > LISTED else np.arange(len(shares))
-        return Question(row, self.rows[row], tuple((self.labels[n], float(shares[n])) for n in best.tolist()))
+        return Question(
+            str(self._keys[row]), self.rows[row], tuple((self.labels[n], float(shares[n])) for n in best.tolist())
+        )
 
     def _check(self, labels: Sequence[str]) -> None:
-        wrong = [label for label in labels if not label.strip() or JOIN in label]
+        wrong = not all(label.strip() for label in labels)
         if self.has_sets:
-            wrong += [label for label in labels if label not in self.labels]
+            wrong |= not {*map(normalize_text, labels)} <= {*map(normalize_text, self.labels)}
         if wrong or (len(labels) > 1 and not self.has_sets):
             raise InputError(f"expected {'labels of the model' if self.has_sets else 'one label'}. Got {list(labels)}.")
+
+    def _refresh(self) -> None:
+        if self.file.refresh():
+            self._add_classes()
 
     def _add_classes(self) -> None:
         """Make classes of labels that a person has typed."""
         if self.has_sets:
             return
-        new = dict.fromkeys(answer.label for answer in self.file.answers.values() if answer.label != NONE)
-        if added := [label for label in new if label not in self.labels]:
+        known, added = set(map(normalize_text, self.labels)), list[str]()
+        for label in (answer.label for answer in self.file.answers.values()):
+            if label != NONE and normalize_text(label) not in known:
+                known.add(normalize_text(label))
+                added.append(label)
+        if added:
             self.task = single_label.make([*self.labels, *added])
 
     def _next(self, asked: set[int]) -> tuple[int, str] | None:
@@ -227,8 +259,9 @@ class Labelling:
                 if row not in asked and row not in self._skipped and self._find(row) is None:
                     return row, reason
             self._queue = self._plan(asked)
-        self._skipped.clear()  # now they are all that is left
-        return next(((row, RANDOM) for row in self._order if row not in asked and self._is_open(row)), None)
+        self._skipped.clear()  # now they are all that is left, with texts that wait in other tabs
+        left = sorted(filter(self._is_open, self._order), key=asked.__contains__)
+        return (left[0], RANDOM) if left else None
 
     def _find(self, row: int) -> Answer | None:
         return self.file.answers.get(self._keys[row])
@@ -238,14 +271,15 @@ class Labelling:
 
     def _plan(self, asked: set[int]) -> list[tuple[int, str]]:
         """The next texts: four that the head is least certain of, then one at random, and so on."""
-        open_rows = [row for row in self._order if self._is_open(row) and row not in asked | self._skipped]
+        left_out = asked | self._skipped
+        open_rows = [row for row in self._order if self._is_open(row) and row not in left_out]
         random = [(row, RANDOM) for row in open_rows]
         if self.layer is None or len(self.labels) < 2:
             return random[:REFIT_AFTER]
         rows = np.array(open_rows, dtype=np.int64)
         certainty = self.task.answers.certainty(self.probabilities(self.features[rows]))
         order = rows[np.argsort(certainty, kind="stable")]
-        unsure = drop_near_copies(order, REFIT_AFTER, lambda row: " ".join(self.rows[row]))
+        unsure = drop_near_copies(order[:_MOST_COMPARED], REFIT_AFTER, lambda row: " ".join(self.rows[row]))
         planned = list[tuple[int, str]]()
         for number, row in enumerate(unsure.tolist()):
             if number % (_EVERY - 1) == 0 and random:
@@ -258,8 +292,9 @@ class Labelling:
         found = {row: answer.label for row in range(len(self.rows)) if (answer := self._find(row)) is not None}
         found = {row: label for row, label in found.items() if label != NONE}
         rows = np.array(list(found), dtype=np.int64)
-        number_of = {label: number for number, label in enumerate(self.labels)}
-        sets = [[number_of[one] for one in label.split(JOIN) if one in number_of] for label in found.values()]
+        number_of = {normalize_text(label): number for number, label in enumerate(self.labels)}
+        parts = (label.split(JOIN) if self.has_sets else [label] for label in found.values())
+        sets = [[number_of[name] for name in map(normalize_text, names) if name in number_of] for names in parts]
         if not self.has_sets:
             return rows, np.array([numbers[0] for numbers in sets], dtype=np.int64)
         targets = np.zeros((len(rows), len(self.labels)), dtype=np.uint8)
@@ -268,16 +303,14 @@ class Labelling:
         return rows, targets
 
     def _seen_at_random(self) -> list[int]:
-        """The texts of the random order up to the last that was asked for being next; all of them have an answer.
+        """The first texts of the random order, all of which have an answer, up to the last that was asked for that.
 
         A text among them that was asked for another reason counts, too: without these the rest would be too easy.
         """
-        last = -1
-        for place, row in enumerate(self._order):
-            answer = self._find(row)
-            if answer is not None and answer.chosen == RANDOM:
-                last = place
-        return [row for row in self._order[: last + 1] if row not in self._skipped]
+        first = itertools.takewhile(lambda row: not self._is_open(row) or row in self._skipped, self._order)
+        seen = list(first)
+        at_random = [place for place, row in enumerate(seen) if (found := self._find(row)) and found.chosen == RANDOM]
+        return seen[: at_random[-1] + 1] if at_random else []
 
     def _predicted_anchors(self, start: Layer) -> Anchors:
         """The texts that the first head is most certain of, by the classes that it predicts."""
@@ -316,10 +349,11 @@ class Labelling:
         fold = draw.permutation(len(rows)) % _FOLDS
         points = list[tuple[int, float]]()
         right = np.empty(0)
-        for share in (0.25, 0.5, 1.0):
+        shares_learned = (0.25, 0.5, 1.0) if is_scored.sum() >= _FEWEST_FOR_GAIN else (1.0,)
+        for share in shares_learned:
             scores = []
             for number in range(_FOLDS):
-                learned = np.flatnonzero(fold != number)
+                learned = draw.permutation(np.flatnonzero(fold != number))
                 learned = learned[: max(2, round(share * len(learned)))]
                 held_out = np.flatnonzero((fold == number) & is_scored)
                 layer = self._fit(task, rows[learned], targets[learned])
@@ -328,10 +362,14 @@ class Labelling:
                 shares = task.answers.probabilities(self.features[rows[held_out]] @ layer[0].T + layer[1])
                 scores.append(task.scores.row_scores(task.answers.decide(shares), targets[held_out]))
             if not scores:
-                return None
+                continue
             right = np.concatenate(scores)
             points.append((round(share * len(rows)), float(right.mean())))
+        if not points or points[-1][0] < len(rows):
+            return None
         low, high = share_interval(right, INDEPENDENT)
-        curve = Curve(task.scores.row_metric, tuple(points), (low, high), {})
-        gain = curve.gain(100) if len(right) >= _FEWEST_FOR_GAIN else None
-        return Standing(task.scores.row_metric, points[-1][1], (low, high), len(right), gain)
+        gain = None
+        if len(points) > 2:
+            gain = Curve(task.scores.row_metric, tuple(points), (low, high), {}).gain(100)
+        none = sum(1 for row in seen if (found := self._find(row)) is not None and found.label == NONE)
+        return Standing(task.scores.row_metric, points[-1][1], (low, high), len(right), none, gain)

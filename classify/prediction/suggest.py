@@ -58,7 +58,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, 
     """
     if not predictor.task.answers.has_labels:
         raise InputError("classify suggest: the model predicts scores, which do not say how certain they are.")
-    candidates, left_out = _find_candidates(predictor, table, texts)
+    candidates, left_out = find_candidates(predictor, table, texts)
     same = {"data": " ".join(map(table.digest, texts.inputs)), "rows to label": candidates.tobytes().hex()}
     predictor.world.check_same(same)
     if not len(candidates):
@@ -78,7 +78,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, 
     return Suggestions(candidates[chosen], logits[chosen], len(candidates), left_out, len(drawn))
 
 
-def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
+def find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> tuple[Rows, dict[str, int]]:
     """The rows that could be labelled, ascending, and how many others there are by reason."""
     hashes, task = table.text_hashes(texts.whole), predictor.task
     labelled = np.zeros(len(table), dtype=bool)
@@ -86,7 +86,7 @@ def _find_candidates(predictor: Predictor, table: Table, texts: TextColumns) -> 
         has_label = ~table.is_blank(name)
         if len(predictor.label_columns) == 1:  # NA and the like are no label
             has_label &= task.targets.labelled(table, name)
-        labelled |= has_label
+        labelled |= np.isin(hashes, hashes[has_label])  # with its copies
     of_run = SplitRecord.find(predictor.folder).find_parts(hashes) >= 0
     with contextlib.suppress(OSError, ValueError):  # an exported model has no such file
         # With folds, the scored rows of a test table are in no split.

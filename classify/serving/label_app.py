@@ -33,7 +33,7 @@ class Said(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid")
     tab: Annotated[str, pydantic.Field(max_length=64)]
-    row: Annotated[int, pydantic.Field(ge=0)]
+    key: Annotated[str, pydantic.Field(max_length=64)]
     labels: list[Annotated[str, pydantic.Field(max_length=200)]] | None
     note: Annotated[str, pydantic.Field(max_length=2_000)] = ""
 
@@ -101,7 +101,7 @@ def make_label_app(
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    @app.get("/next")
+    @app.post("/next")
     async def ask(tab: str) -> dict[str, Any]:
         """The next text for a tab."""
         return describe(await run_in_threadpool(labelling.ask, tab))
@@ -110,10 +110,8 @@ def make_label_app(
     async def answer(said: Said) -> Response:
         """Write an answer; the reply has the next text."""
         status, detail = 200, None
-        if said.row >= len(labelling.rows):
-            return JSONResponse({"detail": f"row: expected a number below {len(labelling.rows)}"}, 422)
         try:
-            await run_in_threadpool(labelling.answer, said.tab, said.row, said.labels, said.note)
+            await run_in_threadpool(labelling.answer, said.tab, said.key, said.labels, said.note)
         except AnsweredError as error:
             status, detail = 409, str(error)
         except OSError as error:
@@ -126,7 +124,8 @@ def make_label_app(
     async def undo(tab: str) -> dict[str, Any]:
         """Take the last answer back, and ask again."""
         question = await run_in_threadpool(labelling.undo, tab)
-        return describe(question or await run_in_threadpool(labelling.ask, tab))
+        state = describe(question or await run_in_threadpool(labelling.ask, tab))
+        return state if question else {**state, "detail": "this page has no answer to take back"}
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -158,6 +157,8 @@ def _predict_tasks(labelling: Labelling, encode: Callable[[Sequence[str]], Featu
     of_text = next(iter(tags.values()), {})
     if asked.label_config is not None and not {"name", "toName"} <= set(choices):
         raise InputError("label_config: expected <Choices name=... toName=...> beside a <Text>.")
+    if len(labelling.rows[0]) > 1:
+        raise InputError("Label Studio: the texts of this table are in several columns; predict one text at a time.")
     variable = of_text.get("value", "$text").removeprefix("$")
     texts = [replace_surrogates(str(task.data.get(variable, ""))) for task in asked.tasks]
     if labelling.layer is None or not texts:

@@ -29,7 +29,7 @@ _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe"}
 _NOTHING = "\x1f"
 # What a file counts for that is read as one column: all delimiters must fail in a fifth of its lines.
 _ONE_COLUMN = 0.8
-_LONGEST_CELL = 1 << 28
+LONGEST_CELL = 1 << 28
 # Share of rows with the right number of fields below lines that a refusal proposes to leave out.
 _MOST_ROWS = 0.95
 # Share of commas with a space behind them from which they separate clauses, not columns.
@@ -95,7 +95,7 @@ class Dialect:
 
 def read(source: Source, options: ReadOptions) -> Table:
     """Read delimited text. Raises InputError with the lines of rows that cannot be read, or QuestionError."""
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit(LONGEST_CELL)
     encoding = find_encoding(source.head, options, source.path)
     try:
         return _read(source, options, encoding)

@@ -207,7 +207,8 @@ def name_classes(
         best = key if _WHOLE.fullmatch(key) and key in same else _unlist(best)
         class_of |= dict.fromkeys(same, strip(best) if normalize else best)
     renamed = _parse_renames(requested) if requested is not None else {}
-    renamed = {old: new for old, new in renamed.items() if old not in divided}
+    keys = {_spelling_key(label, normalized=normalize) for label in divided}
+    renamed = {old: new for old, new in renamed.items() if _spelling_key(old, normalized=normalize) not in keys}
     unknown = sorted(set(renamed) - set(class_of.values()) - set(counts))
     if unknown:
         raise InputError(
@@ -225,20 +226,21 @@ def name_classes(
     return ClassNames(names, unlabelled, dict(counts), normalized=normalize, divided=divided)
 
 
-def find_divided(requested: str | None, labels: Collection[str]) -> frozenset[str]:
-    """The labels that --label-names gives several of the `labels` as names, as in billing=refund|late.
+def find_divided(requested: str | None, labels: Collection[str], *, normalize: bool) -> frozenset[str]:
+    """The labels that --label-names gives several names, as in billing=refund|late, in each of their spellings.
 
-    Raises InputError where only some of these are labels.
+    Raises InputError where one of these is no label yet.
     """
+    keys = {label: _spelling_key(label, normalized=normalize) for label in labels}
     divided = set[str]()
     for old, name in (_parse_renames(requested) if requested is not None else {}).items():
         parts = [part.strip() for part in name.split(PART_OF)]
-        known = [part for part in parts if part in labels]
-        if len(parts) > 1 and known and old in labels:
-            if len(known) < len(parts):
-                missing = next(part for part in parts if part not in labels)
-                raise InputError(f"--label-names {old}={name}: no row has the label {missing!r}; label some first.")
-            divided.add(old)
+        same = {label for label, key in keys.items() if key == _spelling_key(old, normalized=normalize)}
+        if len(parts) > 1 and same:
+            known = {*keys.values()}
+            if missing := [part for part in parts if _spelling_key(part, normalized=normalize) not in known]:
+                raise InputError(f"--label-names {old}={name}: no row has the label {missing[0]!r}; label some first.")
+            divided |= same
     return frozenset(divided)
 
 

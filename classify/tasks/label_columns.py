@@ -58,7 +58,7 @@ def find_class_names(tables: InputTables, count: Callable[[Table, str], Mapping[
         unlabelled.add(_WITHHELD)
     kept = kept_labels(tables)
     missing = {label: counts[label] for label in find_missing(counts) if label not in kept}
-    divided = find_divided(config.label_names, counts)
+    divided = find_divided(config.label_names, counts, normalize=normalize)
     unlabelled |= {*missing, *divided}
     named = {label: count for label, count in counts.items() if label not in unlabelled and not is_no_label(label)}
     names = name_classes(

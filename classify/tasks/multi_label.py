@@ -17,6 +17,7 @@ from classify.config.schema import TrainingConfig
 from classify.data.reading import InputTables
 from classify.data.soft_labels import SoftLabels
 from classify.data.splits import Targets, mark_rows
+from classify.errors import InputError
 from classify.evaluation.metrics import (
     INDEPENDENT,
     Array,
@@ -324,6 +325,11 @@ def from_tables(tables: InputTables, separator: str | None = JOIN) -> Task:
     column, config = tables.columns.label, tables.config
     joins_columns = len(tables.columns.labels) > 1
     classes = find_class_names(tables, functools.partial(_count_labels, separator=separator))
+    if classes.divided:
+        raise InputError(
+            f"--label-names: {min(classes.divided)!r} can be divided where a row has one label, and here rows have "
+            "several; label its rows again."
+        )
     names = {name for label, rows in classes.rows.items() if rows and (name := classes.of(label))}
     labels = sort_labels(tables.train, column, names, len(tables.train), recur=2 * len(names) <= len(tables.train))
     labels = add_soft_labels(labels, tables.soft, classes)

@@ -11,6 +11,7 @@ import numpy as np
 
 from classify.config.recipe import PRESETS
 from classify.config.run_config import RunConfig
+from classify.config.schema import NO_TEACHER
 from classify.config.stored_run import stored_values
 from classify.data.split_record import SplitRecord
 from classify.errors import InputError, list_some
@@ -20,7 +21,6 @@ from classify.tables.rules import NO_COLUMN
 from classify.tasks.registry import trained_task
 from classify.training.inputs import check
 from classify.training.run import train
-from classify.training.teacher import NONE
 
 # Shares of the training rows that are trained on.
 _SHARES = (0.1, 0.25, 0.5)
@@ -104,7 +104,7 @@ def read_run(folder: Path) -> tuple[int, str]:
             f"--model {folder}: it started from {first}, which was trained on some of its rows, so parts of them would "
             "show nothing; train from another --model first."
         )
-    if run["config"]["data"].get("unlabelled_data") and run["config"]["data"]["teacher"] != NONE:
+    if run["config"]["data"].get("unlabelled_data") and run["config"]["data"]["teacher"] != NO_TEACHER:
         teacher = run["config"]["data"]["teacher"]
         raise InputError(
             f"--model {folder}: a teacher that has learned from all rows labelled some of its texts, so parts "

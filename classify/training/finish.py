@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from classify import evaluation, training
-from classify.config.recipe import FEW_ROWS_PER_CLASS
+from classify.data.split_rows import cap_rows
 from classify.distributed import sharding
 from classify.modeling.kept_features import KeptFeatures, choose_rows
 from classify.training.callbacks import Evaluate
@@ -110,16 +110,19 @@ def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> tuple[L
     """Fit the head again; return logits of the validation rows by one that has not learned from them, and features."""
     splits, learns, begin = context.splits, context.refits_on_validation, time.perf_counter()
     data = context.with_label_texts(context.rows_to_learn())
+    task, limit = context.inputs.task, training.linear_probe.row_limit(len(splits.labels), is_final=True)
+    rows = cap_rows(task.targets.stratify_by(data.targets), limit, seed=context.config.training.seed)
+    data = data.take(rows)
     held_out = context.data.of(splits.validation if out_of_fold is None else splits.validation.take(np.arange(0)))
     logits, learned = training.linear_probe.refit_head(
         context.strategy, data, held_out, context.inputs.task, context.inputs.kept, learns_held_out=learns
     )
     also = f", then of the {len(splits.validation):,} validation rows, too" if learns else ""
     log(
-        f"head: fitted again on the features of {len(data.rows):,} texts{also} (at most {FEW_ROWS_PER_CLASS} rows a "
-        f"class; {time.perf_counter() - begin:.1f} s; --head)"
+        f"head: fitted again on the features of {len(data.rows):,} texts{also} ({time.perf_counter() - begin:.1f} s; "
+        "--head)"
     )
-    return logits if out_of_fold is None else out_of_fold, learned
+    return logits if out_of_fold is None else out_of_fold, Learned(rows, learned.features)
 
 
 def _choose_kept_features(context: TrainingContext, learned: Learned | None) -> KeptFeatures | None:

@@ -14,7 +14,7 @@ from classify import modeling
 from classify.config.fields import shown_name
 from classify.config.recipe import FEW_ROWS, FEW_ROWS_PER_CLASS, FEWER_FOLDS, takes_fewer_folds
 from classify.config.run_config import FIELDS, RunConfig
-from classify.config.schema import MULTILINGUAL_MODEL
+from classify.config.schema import MULTILINGUAL_MODEL, NO_TEACHER, SELF_TEACHER
 from classify.data.languages import Languages, detect_languages, is_english_code, sample_rows
 from classify.data.reading import InputTables, read_tables
 from classify.data.sources import Verdict
@@ -99,14 +99,17 @@ def check(
         faults.append("--lora: the package peft (extra lora) is not installed; pip install peft, or drop the flag.")
     with faults.collect():
         _check_standard_input(config, launch)
-        kept = KeptFeatures.read(config.model.model)
+        extends = config.model.head in ("auto", "probe") and config.training.keep_features > 0
+        kept = KeptFeatures.read(config.model.model) if extends else None
         tables = read_tables(config.data, in_memory)
         tables = tables if kept is None else replace(tables, known_labels=kept.labels)
         task = recognize(tables)
         is_labelled = task.targets.labelled(tables.train, tables.columns.label)
         labelled = np.flatnonzero(is_labelled if tables.origins is None else is_labelled & tables.origins.are_trusted)
         languages = _detect_languages(tables, labelled, config.training.seed)
-        kept = None if kept is None or config.model.head in ("keep", "random") else _extend(kept, task, tables)
+        kept = None if kept is None else _extend(kept, task, tables)
+        if kept is not None:
+            _check_extension(config)
         config, head = _choose_head(config, task, kept)
         if tables.columns.texts.pair is not None:
             if config.data.long_texts != TRUNCATE.name:
@@ -145,8 +148,8 @@ def apply_recipe(inputs: RunInputs) -> RunInputs:
     rows = min(inputs.labelled, config.data.max_train_samples or inputs.labelled) + added_rows
     config = config.resolve(splits.num_learned, model.width, rows)
     refits_head = task.head.refits and inputs.parts.loss is None and config.refits_head(rows, len(task.labels))
-    refits_head |= inputs.kept is not None and config.trains_epochs
     few = f"at most {FEW_ROWS_PER_CLASS} labelled rows a class" if refits_head else None
+    refits_head |= inputs.kept is not None and config.trains_epochs
     if config.trains_on_few(inputs.labelled + added_rows):
         few = f"fewer than {FEW_ROWS} labelled rows"
     texts, chosen = _choose_label_texts(config, task, splits, languages, few)
@@ -283,16 +286,31 @@ def _installed(name: str) -> bool:
 
 
 def _extend(kept: KeptFeatures, task: Task, tables: InputTables) -> KeptFeatures | None:
-    """The features of an earlier run by the classes of this one; None where its rows have these classes, all of them.
+    """The features of an earlier run by the classes of this one; None where the training table has all of them.
 
     Such rows train it on, as those of any table do.
     """
     if not task.answers.has_confidence:
         return None
-    of_rows = set().union(
-        *(class_counts(table, tables.columns.label, task.targets.classes) for table in tables.learned)
-    )
-    return None if of_rows == {*kept.labels} else kept.rename(task.targets.classes.of, task.labels)
+    classes = task.targets.classes
+    known = {name for label in kept.labels if (name := classes.of(label)) is not None}
+    of_rows = {*class_counts(tables.train, tables.columns.label, classes)}
+    return None if known == of_rows == {*task.labels} else kept.rename(classes.of, task.labels)
+
+
+def _check_extension(config: RunConfig) -> None:
+    """Raise InputError for settings under which the classes of the earlier run would be lost."""
+    teacher, level = config.data.teacher, config.training.opt_level
+    if teacher not in (None, SELF_TEACHER, NO_TEACHER) and not is_result_folder(str(teacher)):
+        raise InputError(
+            f"--teacher {teacher}: trained on this table alone it would not know the other classes of --model "
+            f"{config.model.name}; give --teacher self, or a run's folder."
+        )
+    if config.trains_epochs and level in ("O2", "O3"):
+        raise InputError(
+            f"--opt-level {level}: half weights round the features that --model {config.model.name} keeps of its other "
+            "classes; drop the flag, or --epochs."
+        )
 
 
 def _choose_head(config: RunConfig, task: Task, kept: KeptFeatures | None) -> tuple[RunConfig, tuple[Finding, ...]]:
@@ -314,12 +332,12 @@ def _choose_head(config: RunConfig, task: Task, kept: KeptFeatures | None) -> tu
     if kept is not None:
         for name in ("num_train_epochs", "contrastive_steps"):
             config = config if config.flat()[name] is not None else config.with_default(name, 0, "model")
-        classes = len(np.unique(kept.targets))
-        value = f"a {task.head.probe} on these rows and features of {len(kept.targets):,} texts of {classes} classes"
+        texts = f"features of {len(kept.targets):,} texts of {len(kept.known)} classes"
+        value = f"a {task.head.probe} on these rows and {texts}"
         why = f"{config.model.name} keeps them, and its encoder stays as it is"
-        if config.trains_epochs:
-            why = f"{config.model.name} keeps them, from before the epochs; without --epochs its encoder stays as it is"
-        return config, (decided("head", value, why, "--head, --epochs", True),)
+        if config.training.trains_encoder:
+            why = f"{config.model.name} keeps them, from before this training, which they fit less"
+        return config, (decided("head", value, why, "--keep-features 0 leaves them out", True),)
     if earlier is None or config.model.head == "random":
         return config, ()
     shared = f"{len(task.labels) - len(new) or 'none'}" if new else "all"

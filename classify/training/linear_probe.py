@@ -20,7 +20,7 @@ from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.inference import compute_logits
 from classify.modeling.kept_features import KeptFeatures
 from classify.tasks import heads
-from classify.tasks.base import Task
+from classify.tasks.base import Task, Weights
 from classify.training.strategies.base import Strategy
 
 # Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
@@ -80,7 +80,7 @@ def init_head_from_probe(
         return None
     computed, fitted = features, None
     if world.is_main:
-        learned_rows, class_weights = data.take(selected), task.head.class_weights(strategy.config, data.targets)
+        learned_rows, class_weights = data.take(selected), _class_weights(strategy, data, task, kept)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
         features, targets, row_weights = _join(features, learned_rows, task, kept)
         weight, bias = task.head.fit(features, targets, penalty, class_weights, row_weights)
@@ -114,7 +114,7 @@ def refit_head(
     )
     learned = Learned(np.arange(len(features)), features)
     if world.is_main:
-        class_weights = task.head.class_weights(strategy.config, data.targets)
+        class_weights = _class_weights(strategy, data, task, kept)
         penalty = task.head.trained_penalty(is_final=False)
         joined, joined_targets, row_weights = _join(features, data, task, kept)
         weight, bias = task.head.fit(joined, joined_targets, penalty, class_weights, row_weights)
@@ -146,7 +146,7 @@ def probe_folds(
     number_of = np.concatenate([folds, np.full(len(data.rows) - len(folds), -1)])
     outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
     if world.is_main:
-        class_weights = task.head.class_weights(strategy.config, data.targets)
+        class_weights = _class_weights(strategy, data, task, kept)
         everyone, targets, row_weights = _join(features, data, task, kept)
         penalty = task.head.choose_penalty(everyone, targets, class_weights, row_weights)
         for number in range(int(folds.max()) + 1):
@@ -156,6 +156,13 @@ def probe_folds(
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()
+
+
+def _class_weights(strategy: Strategy, data: TokenizedSplit, task: Task, kept: KeptFeatures | None) -> Weights:
+    """The weights of --class-weights; beside features that are `kept`, all classes are balanced as it is."""
+    if kept is not None:
+        return task.head.file_weights(strategy.config)
+    return task.head.class_weights(strategy.config, data.targets)
 
 
 def _join(

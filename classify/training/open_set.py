@@ -85,7 +85,10 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
 
     train, task = splits.train, context.inputs.task
     rows = cap_rows(task.targets.stratify_by(train.targets), EXAMPLES, seed=context.config.training.seed)
-    examples = context.compute_features(train.take(rows))
+    examples, targets = context.compute_features(train.take(rows)), train.targets[rows]
+    if (kept := context.inputs.kept) is not None:  # else texts of its classes would be unlike all examples
+        examples = np.concatenate([examples, kept.features.astype(np.float32)])
+        targets = np.concatenate([targets, kept.targets])
     validation = compute(splits.validation)
     scored = validation if splits.test is None else compute(splits.test)
     # Duplicates, and copies of training texts, would fit the score and count in it several times.
@@ -94,7 +97,7 @@ def fit_scope(context: TrainingContext) -> OpenSet | None:
     scope = fit(
         label,
         examples,
-        train.targets[rows],
+        targets,
         validation.take(held_out),
         splits.validation.targets[held_out],
         Held(*map(np.concatenate, zip(*outside, strict=True))) if outside else None,

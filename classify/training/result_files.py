@@ -119,6 +119,8 @@ class Results:
         It is first read after the model is saved. With folds, each row is scored by a baseline of the other folds.
         """
         splits, task, context, seed = self.splits, self.task, self.context, self.context.config.training.seed
+        if context.inputs.kept is not None:  # it would not know the classes that have no row here
+            return None
         train, scored, targets = splits.train, splits.scored, splits.train.targets
         context.timeline.end("files")
         try:
@@ -364,7 +366,7 @@ def _notes(results: Results) -> list[str]:
     notes = advice.notes(
         scores,
         part,
-        majority=majority,
+        majority=majority if results.context.inputs.kept is None else replace(majority, metrics={}),
         baseline=baseline,
         paired=results.paired,
         metric=results.task.scores.primary,

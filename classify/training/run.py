@@ -44,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classify.config.run_config import RunConfig
-from classify.config.schema import TrainingConfig
+from classify.config.schema import NO_TEACHER, TrainingConfig
 from classify.distributed import group
 from classify.distributed.world import World
 from classify.errors import InputError
@@ -129,7 +129,7 @@ def _train(
         configure_terminal(config.training, is_main=launch.is_main)
         with announced():
             inputs = inputs or check(config, parts, in_memory, launch)
-        if inputs.splits.to_teach is not None and config.data.teacher != teacher.NONE:
+        if inputs.splits.to_teach is not None and config.data.teacher != NO_TEACHER:
             inputs = teacher.teach(inputs, launch, train_teacher)
             timeline.end("teacher")
         if inputs.splits.sources:

@@ -52,15 +52,18 @@ def judge_sources(inputs: RunInputs, world: World) -> RunInputs:
     verdicts = [Verdict(**values) for values in found]
     kept, splits = {verdict.name for verdict in verdicts if verdict.is_kept}, inputs.splits
     splits = replace(splits, sources=tuple(source for source in splits.sources if source.name in kept))
-    if missing := _untrained_labels(splits):
+    known = (
+        set() if inputs.kept is None else {inputs.kept.labels[number] for number in set(inputs.kept.targets.tolist())}
+    )
+    if missing := [label for label in _untrained_labels(splits) if label not in known]:
         labels = list_some(missing, show=repr)
         splits = replace(splits, findings=(*splits.findings, note(f"no row that is trained on has the label {labels}")))
     return apply_recipe(replace(inputs, splits=splits, verdicts=tuple(verdicts)))
 
 
-def _untrained_labels(splits: Splits) -> list[str]:
+def _untrained_labels(splits: Splits, known: set[str]) -> list[str]:
     counts = np.sum([splits.encoder.label_counts(split.targets) for split in splits.learned], axis=0)
-    return [label for label, count in zip(splits.labels, counts, strict=True) if not count]
+    return [label for label, count in zip(splits.labels, counts, strict=True) if not count and label not in known]
 
 
 def _judged_before(inputs: RunInputs) -> list[dict[str, Any]] | None:

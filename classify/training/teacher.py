@@ -23,6 +23,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from classify.config.run_config import RunConfig
+from classify.config.schema import NO_TEACHER, SELF_TEACHER
 from classify.data.splits import Source, Split, Splits
 from classify.errors import Interrupted
 from classify.files import atomic_path, read_json
@@ -33,9 +34,6 @@ from classify.tasks.base import Task
 from classify.training.inputs import RunInputs
 from classify.training.terminal import log
 
-# Values of --teacher: the run's own model, and for the run of a teacher none.
-SELF = "self"
-NONE = "none"
 # Name of the source.
 NAME = "teacher"
 FILE = "teacher.safetensors"
@@ -51,10 +49,10 @@ def teach(inputs: RunInputs, launch: Launch, train: Callable[[RunConfig, str], P
     `train` gets the settings and the stem of the output folder's name. A collective.
     """
     config, splits, task = inputs.config, inputs.splits, inputs.task
-    teacher, to_teach = _trained_before(inputs) or config.data.teacher or SELF, splits.to_teach
+    teacher, to_teach = _trained_before(inputs) or config.data.teacher or SELF_TEACHER, splits.to_teach
     assert to_teach is not None
-    if teacher == SELF or not is_result_folder(teacher):
-        what = "this run's own model" if teacher == SELF else teacher
+    if teacher == SELF_TEACHER or not is_result_folder(teacher):
+        what = "this run's own model" if teacher == SELF_TEACHER else teacher
         log(f"teacher: {what}, trained first on the labelled rows, labels {len(to_teach):,} texts (--teacher)")
         try:
             folder = train(_teacher_config(inputs, teacher), f"{inputs.output_dir.stem}-{NAME}")
@@ -122,9 +120,9 @@ def _trained_before(inputs: RunInputs) -> str | None:
 def _teacher_config(inputs: RunInputs, teacher: str) -> RunConfig:
     """The settings of the teacher's run: those given for the student, in the same splits, in half of the time."""
     values, folder = inputs.config.explicit_values(), inputs.output_dir.folder
-    values |= {"teacher": NONE, "resume_from_checkpoint": inputs.output_dir.resume and folder is not None}
+    values |= {"teacher": NO_TEACHER, "resume_from_checkpoint": inputs.output_dir.resume and folder is not None}
     values["output_dir"] = None if folder is None else f"{folder}-{NAME}"
-    if teacher != SELF:
+    if teacher != SELF_TEACHER:
         values["model"] = teacher
     if values.get("split_like") is None:
         values["folds"] = inputs.splits.num_folds

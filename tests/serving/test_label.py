@@ -50,11 +50,11 @@ def read(folder: Path) -> list[dict[str, str]]:
 
 def test_a_kill_loses_nothing(folder: Path, words: list[str], server: Server) -> None:
     """Nor does a page that is left open over a restart."""
-    status, state = server.ask("GET", "/next?tab=one")
+    status, state = server.ask("POST", "/next?tab=one", {})
     assert (status, state["labels"], state["labelled"], state["texts"]) == (200, LABELS, 0, 60)
     for _ in range(12):  # over a fit of the head, too
         question = state["question"]
-        body = {"tab": "one", "row": question["row"], "labels": [ROWS[question["texts"][0]]]}
+        body = {"tab": "one", "key": question["key"], "labels": [ROWS[question["texts"][0]]]}
         status, state = server.ask("POST", "/answer", body)
         assert status == 200
     server.process.send_signal(signal.SIGKILL)
@@ -62,25 +62,24 @@ def test_a_kill_loses_nothing(folder: Path, words: list[str], server: Server) ->
     assert [row["label"] for row in read(folder)] == [ROWS[row["text"]] for row in read(folder)]
     assert len(read(folder)) == 12
     with start_server(*words, folder=folder) as again:
-        body = {"tab": "one", "row": state["question"]["row"], "labels": ["card"]}
+        body = {"tab": "one", "key": state["question"]["key"], "labels": ["card"]}
         status, state = again.ask("POST", "/answer", body)
         assert (status, state["labelled"]) == (200, 13)
         assert again.ask("POST", "/answer", body)[0] == 409
         status, state = again.ask("POST", "/undo?tab=one", {})
-        assert (status, state["labelled"], state["question"]["row"]) == (200, 12, body["row"])
+        assert (status, state["labelled"], state["question"]["key"]) == (200, 12, body["key"])
     assert len(read(folder)) == 12
 
 
 def test_wrong_requests(folder: Path, server: Server) -> None:
     for body, code in (
-        ({"tab": "one", "row": 1_000, "labels": ["app"]}, 422),
-        ({"tab": "one", "row": 0, "labels": ["a", "b"]}, 422),
-        ({"tab": "one", "row": 0, "labels": "app"}, 422),
+        ({"tab": "one", "key": "1000", "labels": ["app"]}, 409),
+        ({"tab": "one", "key": "1000", "labels": "app"}, 422),
         ({"tab": "one"}, 422),
     ):
         assert server.ask("POST", "/answer", body)[0] == code
-    assert server.ask("POST", "/answer", "row=0", **{"Content-Type": "text/plain"})[0] == 415
-    assert server.ask("GET", "/next?tab=one", Host="elsewhere.example")[0] == 403
+    assert server.ask("POST", "/answer", "key=0", **{"Content-Type": "text/plain"})[0] == 415
+    assert server.ask("POST", "/next?tab=one", {}, Host="elsewhere.example")[0] == 403
     assert not (folder / "labels.csv").exists()
 
 
@@ -111,15 +110,15 @@ def test_beyond_this_machine_a_token_is_needed(folder: Path, words: list[str]) -
     (folder / "token").write_text("secret\n")
     with start_server(*words, "--token-file", "token", folder=folder) as running:
         assert running.ask("GET", "/")[0] == 200
-        assert running.ask("GET", "/next?tab=one")[0] == 401
-        assert running.ask("GET", "/next?tab=one", Authorization="Bearer secret")[0] == 200
+        assert running.ask("POST", "/next?tab=one", {})[0] == 401
+        assert running.ask("POST", "/next?tab=one", {}, Authorization="Bearer secret")[0] == 200
 
 
 def test_a_run_goes_on_with_its_classes(folder: Path, model_folder: Path) -> None:
     table = tiny.write_table(folder / "old.csv", tiny.table_rows(60, seed=4))
     run = train(make_config(model_folder, table, folder / "run", num_train_epochs=1.0, folds=0))
     with start_server("label", "--data", "texts.csv", "--model", str(run), "--out", "more.csv", folder=folder) as one:
-        state = one.ask("GET", "/next?tab=one")[1]
+        state = one.ask("POST", "/next?tab=one", {})[1]
         assert [label for label, _ in state["question"]["likely"]] == LABELS
         assert sum(share for _, share in state["question"]["likely"]) == pytest.approx(1, abs=1e-5)
 
@@ -133,6 +132,7 @@ def test_errors_before_the_server_starts(
         (["--data", "none.csv"], "none.csv"),
         (["--data", "texts.csv", "--labels", "none.yaml"], "cannot be read"),
         (["--data", "texts.csv", "--out", "no/such/labels.csv"], "--out"),
+        (["--data", "texts.csv", "--out", "texts.csv"], "a file of --data"),
     ):
         assert main(["label", *words]) == 2
         assert message in capsys.readouterr().err

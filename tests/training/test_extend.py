@@ -12,9 +12,11 @@ import pytest
 
 import classify
 from classify.errors import InputError
+from classify.evaluation.scope import Scope, normalize
 from classify.modeling.kept_features import FILE, KeptFeatures, choose_rows
 from classify.report.comparison import compare
 from classify.tables.labels import find_divided
+from classify.training.inputs import check
 from classify.training.run import train
 from tests.support import tiny
 from tests.support.processes import run
@@ -112,11 +114,82 @@ def test_rows_of_a_divided_class_are_to_be_labelled_again(earlier: Path, tmp_pat
 
 
 def test_which_labels_are_divided() -> None:
-    assert find_divided("a=b|c", {"a", "b", "c"}) == {"a"}
-    assert find_divided("a=x|y", {"a", "b", "c"}) == frozenset()  # a name with a sign in it
-    assert find_divided(None, {"a"}) == frozenset()
-    with pytest.raises(InputError, match=r"no row has the label 'd'; label some first"):
-        find_divided("a=b|d", {"a", "b"})
+    assert find_divided("a=b|c", {"a", "b", "c"}, normalize=True) == {"a"}
+    assert find_divided("a=B|c", {"a", "A", "b", "C"}, normalize=True) == {"a", "A"}
+    assert find_divided("x=b|c", {"a"}, normalize=True) == frozenset()
+    assert find_divided(None, {"a"}, normalize=True) == frozenset()
+    for labels in ({"a", "b"}, {"a"}):
+        with pytest.raises(InputError, match=r"no row has the label '[bd]'; label some first"):
+            find_divided("a=b|d", labels, normalize=True)
+
+
+def test_the_same_classes_in_another_case_train_the_encoder(earlier: Path, tmp_path: Path) -> None:
+    table = tiny.write_table(tmp_path / "new.csv", [(text, label.title()) for text, label in OLD])
+    assert check(make_config(earlier, table, tmp_path / "out", **SETTINGS)).kept is None
+
+
+def test_a_class_that_only_validation_rows_have_is_not_forgotten(earlier: Path, tmp_path: Path) -> None:
+    cards = tiny.write_table(tmp_path / "new.csv", [row for row in OLD if row[1] == "card"])
+    other = tiny.write_table(tmp_path / "eval.csv", make_rows(20, "money", "card"))
+    inputs = check(make_config(earlier, cards, tmp_path / "out", **SETTINGS, eval_data=str(other)))
+    assert inputs.kept is not None
+
+
+@pytest.mark.parametrize("changes", [{"keep_features": 0}, {"head": "random", "num_train_epochs": 1.0}])
+def test_a_run_may_be_begun_without_the_earlier_classes(earlier: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    table = tiny.write_table(tmp_path / "new.csv", [(text, label + "s") for text, label in OLD])
+    inputs = check(make_config(earlier, table, tmp_path / "out", **{**SETTINGS, **changes}))
+    assert inputs.task.labels == ["cards", "moneys"]
+
+
+def test_what_would_lose_the_earlier_classes_is_refused(earlier: Path, model_folder: Path, tmp_path: Path) -> None:
+    table = tiny.write_table(tmp_path / "new.csv", NEW)
+    texts = tmp_path / "texts.csv"
+    texts.write_text("text\n" + "".join(f"{text} again\n" for text, _ in OLD))
+    refused: list[dict[str, Any]] = [
+        {"unlabelled_data": str(texts), "teacher": str(model_folder)},
+        {"opt_level": "O2", "precision": "bf16", "num_train_epochs": 1.0},
+    ]
+    for changes in refused:
+        with pytest.raises(InputError, match=r"--teacher .* would not know|--opt-level O2: half weights"):
+            check(make_config(earlier, table, tmp_path / "out", **{**SETTINGS, **changes}))
+    (tmp_path / "damaged").mkdir()
+    for file in earlier.iterdir():
+        if file.is_file():
+            content = file.read_bytes()
+            (tmp_path / "damaged" / file.name).write_bytes(content[:300] if file.name == FILE else content)
+    with pytest.raises(InputError, match=r"features\.safetensors is damaged"):
+        check(make_config(tmp_path / "damaged", table, tmp_path / "out", **SETTINGS))
+
+
+def test_features_of_the_earlier_classes_are_in_scope(earlier: Path, tmp_path: Path) -> None:
+    table = tiny.write_table(tmp_path / "new.csv", [*NEW, *((f"why how where {n}", "none") for n in range(30))])
+    folder = train(make_config(earlier, table, tmp_path / "out", **SETTINGS, out_of_scope_label="none"))
+    scope, kept = Scope.read(folder, read_json(folder / "classify.json")), KeptFeatures.read(str(earlier))
+    assert scope is not None
+    assert kept is not None
+    similar = normalize(kept.features.astype(np.float32)) @ scope.examples.astype(np.float32).T
+    np.testing.assert_allclose(similar.max(axis=1), 1, atol=1e-2)
+
+
+def test_no_baseline_that_knows_the_new_classes_alone(
+    earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tiny.write_table(tmp_path / "new.csv", NEW)
+    folder = train(make_config(earlier, table, tmp_path / "out", **SETTINGS))
+    assert read_json(folder / "metrics.json")["baseline"] is None
+    printed = capsys.readouterr().out
+    assert "always predicting" not in printed
+    assert "TF-IDF" not in printed
+
+
+def test_balanced_weights_are_not_balanced_again(earlier: Path, tmp_path: Path) -> None:
+    table = tiny.write_table(tmp_path / "new.csv", [*NEW, *OLD[:2]])
+    plain, balanced = (
+        train(make_config(earlier, table, tmp_path / name, **SETTINGS, class_weights=name))
+        for name in ("none", "balanced")
+    )
+    assert (plain / "model.safetensors").read_bytes() == (balanced / "model.safetensors").read_bytes()
 
 
 def test_epochs_move_the_encoder_and_features_keep_the_classes(earlier: Path, tmp_path: Path) -> None:
