@@ -52,10 +52,8 @@ def judge_sources(inputs: RunInputs, world: World) -> RunInputs:
     verdicts = [Verdict(**values) for values in found]
     kept, splits = {verdict.name for verdict in verdicts if verdict.is_kept}, inputs.splits
     splits = replace(splits, sources=tuple(source for source in splits.sources if source.name in kept))
-    known = (
-        set() if inputs.kept is None else {inputs.kept.labels[number] for number in set(inputs.kept.targets.tolist())}
-    )
-    if missing := [label for label in _untrained_labels(splits) if label not in known]:
+    known = set() if inputs.kept is None else inputs.kept.known
+    if missing := _untrained_labels(splits, known):
         labels = list_some(missing, show=repr)
         splits = replace(splits, findings=(*splits.findings, note(f"no row that is trained on has the label {labels}")))
     return apply_recipe(replace(inputs, splits=splits, verdicts=tuple(verdicts)))
