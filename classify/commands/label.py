@@ -134,6 +134,10 @@ def _prepare(
     if len(rows) < 2:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: {len(rows)} texts are left to label ({reasons}).")
+    if names is not None and len(rows) < len(names):
+        raise InputError(
+            f"--labels {options.labels}: {len(names):,} classes for {len(rows):,} texts. Give fewer classes."
+        )
     cells = list(zip(*(table.take(name, rows) for name in texts.named), strict=True))
     file = prediction.labels_file.LabelsFile(Path(options.out), texts.named)
     features = predictor.features(*(table.take(name, rows) for name in texts.inputs))

@@ -205,12 +205,13 @@ class Labelling:
             rows, targets = self._targets()
             task, seen = self.task, self._seen_at_random()
         layer = self._fit(task, rows, targets)
-        standing = None if layer is None else self._score(task, rows, targets, seen)
         with self._lock:
             self._fitted = count
             if layer is not None:
-                self.layer, self.standing = layer, standing
+                self.layer = layer
             self._queue = []
+        if layer is not None:
+            self.standing = self._score(task, rows, targets, seen)
 
     def probabilities(self, features: Features) -> npt.NDArray[np.float64]:
         """(rows, classes) of these features, by the head; classes that it has not learned have 0."""
