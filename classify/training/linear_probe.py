@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -83,6 +84,8 @@ def init_head_from_probe(
         learned_rows, class_weights = data.take(selected), _class_weights(strategy, data, task, kept)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
         features, targets, row_weights = _join(features, learned_rows, task, kept)
+        if kept is not None:
+            penalty = _choose_penalty(features, targets, class_weights, row_weights, task)
         weight, bias = task.head.fit(features, targets, penalty, class_weights, row_weights)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
@@ -148,7 +151,8 @@ def probe_folds(
     if world.is_main:
         class_weights = _class_weights(strategy, data, task, kept)
         everyone, targets, row_weights = _join(features, data, task, kept)
-        penalty = task.head.choose_penalty(everyone, targets, class_weights, row_weights)
+        choose = task.head.choose_penalty if kept is None else functools.partial(_choose_penalty, task=task)
+        penalty = choose(everyone, targets, class_weights, row_weights)
         for number in range(int(folds.max()) + 1):
             learned, held_out = np.flatnonzero(number_of != number), np.flatnonzero(folds == number)
             rows, targets, row_weights = _join(features[learned], data.take(learned), task, kept)
@@ -163,6 +167,22 @@ def _class_weights(strategy: Strategy, data: TokenizedSplit, task: Task, kept: K
     if kept is not None:
         return task.head.file_weights(strategy.config)
     return task.head.class_weights(strategy.config, data.targets)
+
+
+def _choose_penalty(
+    features: npt.NDArray[np.float32],
+    targets: npt.NDArray[Any],
+    class_weights: Weights,
+    row_weights: Weights,
+    task: Task,
+) -> float:
+    """The penalty of cross-validation, but no stronger than that of an encoder that was trained on as many classes.
+
+    Some classes are those that it was trained on, and the log loss of the others is high: among many classes
+    cross-validation would choose too strong a penalty (banking77 in seven steps: 0.857 for 0.885).
+    """
+    chosen = task.head.choose_penalty(features, targets, class_weights, row_weights)
+    return max(chosen, task.head.trained_penalty(is_final=True))
 
 
 def _join(
