@@ -288,7 +288,9 @@ def compare(*folders: str | os.PathLike[str]) -> dict[str, Any]:
     """
     if len(folders) < 2:
         raise InputError(f"compare: expected two folders or more. Got {len(folders)} instead.")
-    return asdict(report.comparison.compare([Path(folder) for folder in folders]))
+    compared = report.comparison.compare([Path(folder) for folder in folders])
+    content = {name: asdict(comparison) for name, comparison in compared.items()}
+    return content.get("", content)
 
 
 def load(folder: str | os.PathLike[str], *, use_cpu: bool = False, distributed: bool = False) -> Run:

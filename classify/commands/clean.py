@@ -49,42 +49,50 @@ def run(arguments: Sequence[str], program: str) -> int:
     folder = apply.absolute() if renames_alone else apply.absolute().parent
     run, settings, path = _describe_run(folder)
     data, texts = options.data or path, modeling.result_folder.trained_texts(settings)
-    (label_column,) = settings["label_columns"]
+    label_columns = settings["label_columns"]
+    if len(label_columns) > 1 and options.label_names is not None:
+        raise InputError("--label-names: works with one label column; drop the flag.")
     table = tables.read.read_table(data, options=tables.source.ReadOptions.from_settings(run["config"]["data"]))
     inputs = [*tables.source.list_files(data), options.apply]
     prediction.inputs.check_out(options.out, inputs, len(table), len(table.columns), overwrite=options.overwrite)
     if options.data is None and table.sha256 != run["data"]["sha256"]:
         raise InputError(f"{data}: the table has changed since the run; train again, or name the table with --data.")
-    tables.roles.require_columns(table, dict.fromkeys((label_column, *texts.named), "--data"))
-    labels = before = table.column(label_column)
+    tables.roles.require_columns(table, dict.fromkeys((*label_columns, *texts.named), "--data"))
+    before = {name: table.column(name) for name in label_columns}
+    after = dict(before)
     if not renames_alone:
-        labels = evaluation.suspects_file.apply_suspects(apply, texts.derive(table), (texts.whole, label_column))
+        whole, derived = texts.whole, texts.derive(table)
+        after = {name: evaluation.suspects_file.apply_suspects(apply, derived, (whole, name)) for name in label_columns}
     if options.label_names is not None:
-        names = tables.labels.name_classes(Counter(labels), normalize=False, requested=options.label_names).names
-        labels = [names[label] for label in labels]
+        (name,) = label_columns
+        names = tables.labels.name_classes(Counter(after[name]), normalize=False, requested=options.label_names).names
+        after = {name: [names[label] for label in after[name]]}
     write = tables.writers.find_writer(options.out)
-    added = tables.writers.Added((), [()] * len(table), replaced={label_column: labels})
+    added = tables.writers.Added((), [()] * len(table), replaced=after)
     with atomic_path(Path(options.out)) as temporary:
         write(temporary, table, np.arange(len(table)), added)
-    changed = sum(one != other for one, other in zip(before, labels, strict=True))
-    count = report.environment.count
-    lines = [
-        f"{options.out}: {count(len(table), 'row')}, {count(changed, 'label')} changed in column {label_column!r}; "
-        f"{data} is unchanged"
-    ]
-    counts, after = Counter(before), Counter(labels)
-    for label in sorted({*counts, *after}):
-        if counts[label] != after[label]:
-            lines.append(f"  {label!r}: {counts[label]} rows before, {after[label]} after")
+    count, lines = report.environment.count, list[str]()
+    for name in label_columns:
+        pairs = list(zip(before[name], after[name], strict=True))
+        lines.append(f"{count(sum(old != new for old, new in pairs), 'label')} changed in column {name!r}")
+        counts, now = (Counter(cells[name]) for cells in (before, after))
+        lines += [
+            f"  {label!r}: {counts[label]} rows before, {now[label]} after"
+            for label in sorted({*counts, *now})
+            if counts[label] != now[label]
+        ]
+    lines[0] = f"{options.out}: {count(len(table), 'row')}, {lines[0]}; {data} is unchanged"
     print(escape_controls("\n".join(lines)))
     return 0
 
 
 def _describe_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """run.json and classify.json of a run with one label column, and the path of its table from here."""
+    """run.json and classify.json of a run, and the path of its table from here."""
     try:
         run, settings = read_json(folder / "run.json"), read_json(folder / "classify.json")
-        (_,), path, place = settings["label_columns"], run["data"]["path"], Path(run["cwd"])
+        path, place, columns = run["data"]["path"], Path(run["cwd"]), settings["label_columns"]
+        if len(columns) != 1 and "columns" not in settings:
+            raise ValueError("columns of 0 and 1 are no labels to correct")
         files = [path] if (place / path).exists() else split_paths(path)  # a name may hold a comma
         is_here = all(Path(file).exists() for file in files)
         return run, settings, path if is_here else ",".join(str(place / file) for file in files)

@@ -38,11 +38,13 @@ def run(arguments: Sequence[str], program: str) -> int:
         return _compare_table(options, program)
     if len(options.folders) < 2:
         raise InputError(f"{program}: expected two folders or more. Got {len(options.folders)} instead.")
-    comparison = report.comparison.compare([Path(folder) for folder in options.folders])
+    compared = report.comparison.compare([Path(folder) for folder in options.folders])
     if options.json:
-        print(json.dumps(asdict(comparison), indent=2, ensure_ascii=False))
-    else:
-        print(escape_controls("\n".join(comparison.lines())))
+        content = {name: asdict(comparison) for name, comparison in compared.items()}
+        print(json.dumps(content.get("", content), indent=2, ensure_ascii=False))
+        return 0
+    for name, comparison in compared.items():
+        print(escape_controls("\n".join([*([f"{name}:"] if name else []), *comparison.lines()])))
     return 0
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from classify import prediction
 from classify.commands import flags
@@ -13,6 +16,10 @@ from classify.config.fields import option
 from classify.config.parser import CommandParser
 from classify.errors import InputError, escape_controls
 from classify.launch.launch import Launch
+
+if TYPE_CHECKING:
+    from classify.prediction.explanations import WordAttribution
+    from classify.tasks.base import Task
 
 # Labels and words that are listed.
 _TOP = 10
@@ -49,25 +56,54 @@ def run(arguments: Sequence[str], program: str) -> int:
                 f"Got {len(options.text)}, {sum(not text.strip() for text in options.text)} of them empty."
             )
         probabilities = predictor.probabilities([text])[0]
-        words = predictor.explain(text, options.label)
+        asked = [column.name for column in predictor.task.columns] if options.label is None else []
+        labels: list[str | None] = [*asked] or [options.label]
+        words = [predictor.explain(text, label) for label in labels]
         if not predictor.world.is_main:
             return 0
-    task, scores = predictor.task, probabilities.tolist()
+    task = predictor.task
+    of_columns = [(task.of_column(name).task, probabilities[task.of_column(name).outputs]) for name in asked]
+    parts = [
+        _Explanation(*part, found, options.label)
+        for part, found in zip(of_columns or [(task, probabilities)], words, strict=True)
+    ]
     if options.json:
-        content = {
-            "label": options.label or task.labels[int(probabilities.argmax())],
-            task.answers.outputs: dict(zip(task.labels, scores, strict=True)),
-            "words": [{"word": word.word, "score": word.score} for word in words],
-        }
+        content = dict(zip(asked, (part.as_json() for part in parts), strict=True)) if asked else parts[0].as_json()
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
-    lines, what = [f"{scores[0]:.3f}"], "score"
-    if task.answers.has_labels:
-        ranked = sorted(zip(scores, task.labels, strict=True), reverse=True)[:_TOP]
-        lines = [f"{probability:.3f}  {name}" for probability, name in ranked]
-        what = f"logit of {options.label or task.labels[int(probabilities.argmax())]!r}"
-    lines.append(f"\nwords that raise (+) or lower (-) the {what}:")
-    for word in prediction.explanations.strongest(words, _TOP):
-        lines.append(f"{word.score:+7.3f}  {word.word}")
+    lines = [line for name, part in zip(asked or [""], parts, strict=True) for line in part.lines(name)]
     print(escape_controls("\n".join(lines)))
     return 0
+
+
+@dataclass(frozen=True)
+class _Explanation:
+    """The probabilities (outputs,) of a text, and the words behind a `label`, by default the predicted one."""
+
+    task: Task
+    probabilities: npt.NDArray[np.float64]
+    words: list[WordAttribution]
+    label: str | None
+
+    @property
+    def explained(self) -> str:
+        return self.label or self.task.labels[int(self.probabilities.argmax())]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "label": self.explained,
+            self.task.answers.outputs: dict(zip(self.task.labels, self.probabilities.tolist(), strict=True)),
+            "words": [{"word": word.word, "score": word.score} for word in self.words],
+        }
+
+    def lines(self, column: str) -> list[str]:
+        """The lines for a terminal, below the name of one of several label columns."""
+        scores = self.probabilities.tolist()
+        lines, what = [f"{scores[0]:.3f}"], "score"
+        if self.task.answers.has_labels:
+            ranked = sorted(zip(scores, self.task.labels, strict=True), reverse=True)[:_TOP]
+            lines = [f"{probability:.3f}  {name}" for probability, name in ranked]
+            what = f"logit of {self.explained!r}"
+        lines.append(f"\nwords that raise (+) or lower (-) the {what}:")
+        lines += [f"{word.score:+7.3f}  {word.word}" for word in prediction.explanations.strongest(self.words, _TOP)]
+        return [f"{column}:", *lines, ""] if column else lines

@@ -95,14 +95,16 @@ def _predict_text(options: Options, text: str, launch: Launch) -> int:
         if not predictor.world.is_main:
             return 0
     task = predictor.task
-    answer = next(task.answers.fields(probabilities, ".3f"))[0]
-    if in_scope is not None:
-        (answer,) = predictor.answers(probabilities, in_scope)
-        answer += f" (in scope {in_scope[0]:.3f})"
-    print(escape_controls(answer))
-    if task.answers.has_labels:
-        for number in (-probabilities[0]).argsort(kind="stable")[: options.top_k or _TOP]:
-            print(escape_controls(f"  {probabilities[0, number]:.3f}  {task.labels[number]}"))
+    parts = [(f"{one.name}: ", one.task, probabilities[:, one.outputs]) for one in task.columns]
+    for name, part, shares in parts or [("", task, probabilities)]:
+        answer = next(part.answers.fields(shares, ".3f"))[0]
+        if in_scope is not None:
+            (answer,) = predictor.answers(probabilities, in_scope)
+            answer += f" (in scope {in_scope[0]:.3f})"
+        print(escape_controls(f"{name}{answer}"))
+        if part.answers.has_labels:
+            for number in (-shares[0]).argsort(kind="stable")[: options.top_k or _TOP]:
+                print(escape_controls(f"  {shares[0, number]:.3f}  {part.labels[number]}"))
     return 0
 
 
@@ -135,17 +137,25 @@ def _choose_columns(options: Options) -> tuple[PredictionColumns, list[str]]:
     task = task.with_min_in_scope(options.min_in_scope)
     if options.min_confidence is not None and options.min_precision is not None:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
-    confidence, limit, found = options.min_confidence, None, list[str]()
+    found = list[str]()
+    confidence: float | dict[str, float] | None = options.min_confidence
+    limit: float | dict[str, float] | None = None
     if options.min_precision is not None:
-        threshold = prediction.inputs.find_confidence(options.model, task, options.min_precision)
-        confidence = threshold.confidence
-        found.append(
-            f"accepted: confidence at least {confidence:.3f}; {threshold.accepted} of the run's {threshold.rows} "
-            f"held-out rows reach it, and {threshold.right} of these are predicted correctly"
-        )
+        thresholds = prediction.inputs.find_confidence(options.model, task, options.min_precision)
+        confidence = {name: threshold.confidence for name, threshold in thresholds.items()}
+        found += [
+            f"accepted{f'_{name}' if name else ''}: confidence at least {threshold.confidence:.3f}; "
+            f"{threshold.accepted} of the run's {threshold.rows} held-out rows reach it, and {threshold.right} of "
+            "these are predicted correctly"
+            for name, threshold in thresholds.items()
+        ]
     if options.coverage is not None:
-        limit, rows = prediction.inputs.find_set_limit(options.model, task, options.coverage)
-        names = ", ".join(task.answers.set_columns)
-        found.append(f"{names}: right for {options.coverage:g} of rows like the {rows} held-out ones of the run")
+        limits = prediction.inputs.find_set_limits(options.model, task, options.coverage)
+        limit = {name: value for name, (value, _) in limits.items()}
+        for name, (_, rows) in limits.items():
+            what = f"sets of {name!r}" if name else ", ".join(task.answers.set_columns)
+            found.append(f"{what}: right for {options.coverage:g} of rows like the {rows} held-out ones of the run")
+    if not task.columns:
+        confidence, limit = (value[""] if isinstance(value, dict) else value for value in (confidence, limit))
     digits = tasks.base.FOR_EXCEL if options.excel_safe and not options.exact else tasks.base.EXACT
     return tasks.columns.PredictionColumns(task, options.top_k, confidence, limit, digits, options.excel_safe), found

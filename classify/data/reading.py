@@ -10,7 +10,7 @@ from classify.data.soft_labels import SoftLabels, fill_labels, note_columns, rea
 from classify.data.sources import Origins, read_origins
 from classify.errors import ErrorList, InputError
 from classify.tables.folders import find_splits
-from classify.tables.labels import join_labels
+from classify.tables.labels import are_marks, join_labels, list_cells
 from classify.tables.read import SUFFIXES, read_table
 from classify.tables.roles import (
     Columns,
@@ -47,6 +47,11 @@ class InputTables:
     origins: Origins | None = None
     unlabelled: Table | None = None
     known_labels: tuple[str, ...] = ()
+
+    def of_label_column(self, name: str) -> InputTables:
+        """The tables with one of several label columns; rows where it is empty have no label there."""
+        columns = replace(self.columns, labels=(name,), are_separate=False)
+        return replace(self, columns=columns, config=replace(self.config, label_column=name, drop_unlabelled=True))
 
     @property
     def learned(self) -> list[Table]:
@@ -88,6 +93,8 @@ def read_tables(config: DataConfig, in_memory: Mapping[str, Table] | None = None
     columns, soft = _find_columns(table, config, others, soft)
     if soft is not None and soft.labels and len(columns.labels) == 1 and config.task != "multi":
         table = fill_labels(table, soft, None if soft.are_all else columns.label, config.unlabelled_value)
+    if len(columns.labels) > 1 and config.task != "multi" and config.label_column is not None:
+        columns = replace(columns, are_separate=not are_marks(table, columns.labels))
     findings = [*columns.findings, *([] if soft is None else soft.findings()), *note_columns(table, config)]
     columns = replace(columns, split=split, findings=tuple(findings))
     _check_splits(config, table, split, tables)
@@ -204,6 +211,8 @@ def _name_texts(table: Table, texts: TextColumns) -> Table:
 
 def _derive(table: Table, columns: Columns) -> Table:
     table = columns.texts.derive(table)
+    if columns.are_separate:
+        return list_cells(table, columns.labels, columns.label)
     if len(columns.labels) > 1 and all(map(table.has_column, columns.labels)):
         table = join_labels(table, columns.labels, columns.label)
     return table

@@ -7,7 +7,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -169,6 +169,10 @@ class Targets(ABC):
     `labels` are the names of the model's outputs, `classes` the class of each label that is written in a table.
     `findings` say how a run's labels were understood, and what may be wrong with them.
     """
+
+    # Of the array of targets: whether each label has a column of it, and its type.
+    per_label: ClassVar[bool] = False
+    dtype: ClassVar[type[np.generic]]
 
     labels: list[str]
     classes: ClassNames = field(default_factory=ClassNames)

@@ -40,6 +40,9 @@ class Rescaling:
         rescaled: npt.NDArray[np.float32] = logits * self.scale + self.shift
         return rescaled
 
+    def take(self, outputs: slice) -> Rescaling:
+        return Rescaling(self.scale[outputs], self.shift[outputs])
+
     @property
     def temperature(self) -> float | None:
         """The temperature, if all logits are only divided by it; else None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Scores:
     """Metrics of one split by name, 95 % intervals of some of them, and per-class scores if there are classes.
 
     `metrics` are printed, `details` are for metrics.json, trackers and --metric-for-best-model. `predicted` counts the
-    rows predicted as each class.
+    rows predicted as each class. Of several label columns there are the scores of each.
     """
 
     metrics: dict[str, float]
@@ -46,6 +46,7 @@ class Scores:
     intervals: dict[str, tuple[float, float] | None] = field(default_factory=dict)
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
     predicted: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, Scores] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -56,6 +57,9 @@ class Scores:
 
     def as_json(self) -> dict[str, Any]:
         intervals = {f"{name}_interval": pair and list(pair) for name, pair in self.intervals.items()}
+        if self.columns:
+            columns = {name: one.as_json() for name, one in self.columns.items()}
+            return {**self.values, "rows": self.rows, "columns": columns}
         return {**self.values, "rows": self.rows, **intervals, "per_class": self.per_class}
 
 
@@ -78,6 +82,10 @@ class Sampling:
         """
         return 1.0 if self.folds < 2 else 1.0 + self.folds / (self.folds - 1)
 
+    def take(self, rows: Array) -> Sampling:
+        """That of some of the rows."""
+        return self if self.texts is None else replace(self, texts=self.texts[rows])
+
     def group(self, rows: int) -> Array:
         """(rows,) the number of each row's text, from 0."""
         return np.arange(rows) if self.texts is None else np.unique(self.texts, return_inverse=True)[1]
@@ -90,7 +98,7 @@ INDEPENDENT = Sampling()
 class Baseline:
     """Metrics on the rows that score the model, the number of training rows, and the seconds for both."""
 
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
     rows: int
     seconds: float
     name: str
@@ -105,7 +113,7 @@ class MajorityBaseline:
     """Metrics of predicting the most frequent label of training for all rows."""
 
     label: str
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         return {"label": self.label, **self.metrics}
@@ -146,8 +154,10 @@ def is_share(name: str) -> bool:
     return _SHARE.fullmatch(name) is not None
 
 
-def format_metrics(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in metrics.items())
+def format_metrics(metrics: Mapping[str, Any]) -> str:
+    """The metrics in a line, without those of several columns."""
+    shown = {name: value for name, value in metrics.items() if not isinstance(value, Mapping)}
+    return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in shown.items())
 
 
 def softmax(logits: Array) -> Array:
@@ -236,8 +246,11 @@ def share_interval(right: Array, sampling: Sampling = INDEPENDENT) -> tuple[floa
 def table(scores: Scores) -> str:
     """Format the per-class table, most frequent class first, then the metrics that have an interval.
 
-    Of more than 40 classes it has the 20 with the highest F1 and the 20 with the lowest.
+    Of more than 40 classes it has the 20 with the highest F1 and the 20 with the lowest. Each of several columns has a
+    table.
     """
+    if scores.columns:
+        return "\n\n".join(f"{name} ({one.rows:,} rows)\n{table(one)}" for name, one in scores.columns.items())
     name_width = min(_NAME_WIDTH, max([8, *map(count_cells, scores.per_class)]))
     lines = [f"{'':{name_width}}  precision  recall      f1   rows"] if scores.per_class else []
     omitted = len(scores.per_class) - 2 * _LISTED

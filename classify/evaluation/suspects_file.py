@@ -6,11 +6,13 @@ Rows are numbered as messages number them: by their line in a text file, or thei
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 
 from classify.errors import InputError, list_some
 from classify.files import atomic_write
@@ -25,6 +27,8 @@ FILE = "suspects.csv"
 # See `_MARGIN`.
 MEASURED = "in tests with 2 to 15 % wrong labels, 57 to 100 % of such lines were wrong"
 _COLUMNS = ("row", "accept", "label", "suggested_label", "prob_label", "prob_suggested", "text")
+# The label column of a line, where the table has several.
+_COLUMN = "column"
 # With fewer rows the mean probability of a class says little, and it would be suggested everywhere.
 _FEWEST_ROWS = 5
 # By how much more probable the suggested class must be, the share of the rows that are listed, and the most that a
@@ -75,36 +79,44 @@ def choose_to_review(probabilities: npt.NDArray[np.float64], targets: npt.NDArra
     return Suspects(found.rows[:count], found.suggested[:count])
 
 
+@dataclass(frozen=True)
+class ReviewedColumn:
+    """A label column to be reviewed: its suspects among `rows` (n,) of a table, by their targets and probabilities."""
+
+    name: str
+    suspects: Suspects
+    rows: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+
+
 def write_suspects(
-    path: Path,
-    suspects: Suspects,
-    table: Table,
-    rows: npt.NDArray[np.int64],
-    columns: tuple[str, str],
-    targets: npt.NDArray[np.int64],
-    probabilities: npt.NDArray[np.float64],
-    *,
-    for_excel: bool = False,
+    path: Path, table: Table, text_column: str, reviewed: Sequence[ReviewedColumn], *, for_excel: bool = False
 ) -> None:
-    """Write the suspects among `rows` (n,) of a table, by their place in the file, with its ID column if it has one.
+    """Write the suspects of a table's label columns, by their place in the file, with its ID column if it has one.
     `accept` is empty: whoever reviews a line writes x there if its suggestion is right.
 
-    `columns` name the text and the label. Labels are written as most rows of a class have them, not as the
-    class is named.
+    Labels are written as most rows of a class have them, not as the class is named. Of several label columns each line
+    names its own.
     """
+    several, names = len(reviewed) > 1, [one.name for one in reviewed]
     id_column = find_id_column(table)
-    ids = [] if id_column is None or id_column in (*_COLUMNS, *columns) else [id_column]
-    labels, cells = table.take(columns[1], rows), {name: table.take(name, rows) for name in (*ids, columns[0])}
-    ways: dict[int, Counter[str]] = {}
-    for target, label in zip(targets.tolist(), labels, strict=True):
-        ways.setdefault(target, Counter())[label] += 1
+    ids = [] if id_column is None or id_column in (*_COLUMNS, text_column, *names) else [id_column]
+    header = [_COLUMNS[0], *ids, _COLUMNS[1], *([_COLUMN] if several else []), *_COLUMNS[2:]]
     with atomic_write(path) as file:
-        stream = CSVStream(file, [_COLUMNS[0], *ids, *_COLUMNS[1:]], for_excel=for_excel)
-        for row, suggested in zip(suspects.rows.tolist(), suspects.suggested.tolist(), strict=True):
-            which = [str(table.places[rows[row]]), *(cells[name][row] for name in ids), ""]
-            numbers = (probabilities[row, targets[row]], probabilities[row, suggested])
-            label = ways[suggested].most_common(1)[0][0]
-            stream.write([[*which, labels[row], label, *(f"{p:.4f}" for p in numbers), cells[columns[0]][row]]])
+        stream = CSVStream(file, header, for_excel=for_excel)
+        for one in reviewed:
+            labels = table.take(one.name, one.rows)
+            cells = {name: table.take(name, one.rows) for name in (*ids, text_column)}
+            ways: dict[int, Counter[str]] = {}
+            for target, label in zip(one.targets.tolist(), labels, strict=True):
+                ways.setdefault(target, Counter())[label] += 1
+            for row, suggested in zip(one.suspects.rows.tolist(), one.suspects.suggested.tolist(), strict=True):
+                which = [str(table.places[one.rows[row]]), *(cells[name][row] for name in ids), ""]
+                which += [one.name] if several else []
+                numbers = (one.probabilities[row, one.targets[row]], one.probabilities[row, suggested])
+                label = ways[suggested].most_common(1)[0][0]
+                stream.write([[*which, labels[row], label, *(f"{p:.4f}" for p in numbers), cells[text_column][row]]])
 
 
 def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[str]:
@@ -118,6 +130,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[s
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
     accepted = [number for number, cell in enumerate(suspects.column(_COLUMNS[1])) if parse_mark(cell)]
+    of_column = suspects.column(_COLUMN) if _COLUMN in suspects.columns else [columns[1]] * len(suspects)
     if not accepted:
         raise InputError(
             f"{path}: no line is accepted. Write x into the column {_COLUMNS[1]!r} of each line whose suggested_label "
@@ -127,7 +140,7 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[s
     texts, labels = table.column(columns[0]), table.column(columns[1])
     classes, places = set(labels), {str(place): row for row, place in enumerate(table.places)}
     cells = [suspects.column(name) for name in (_COLUMNS[0], *_COLUMNS[2:4])]
-    for number in accepted:
+    for number in (number for number in accepted if of_column[number] == columns[1]):
         row, before, after = (unescape_formula(column[number]) for column in cells)
         place, where = places.get(row, -1), suspects.describe_rows([number])
         label, text = (labels[place], normalize_text(texts[place])) if place >= 0 else ("", "")
@@ -147,8 +160,10 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[s
     return labels
 
 
-def read_suspects(folder: Path, most: int) -> tuple[list[dict[str, str]], int]:
+def read_suspects(folder: Path, most: int, column: str | None = None) -> tuple[list[dict[str, str]], int]:
     """The first suspects of a run's folder, and how many there are; none without the file.
+
+    With a `column` they are those of that one of several label columns.
 
     `id` is the cell of the ID column, "" without one. People review the file in a spreadsheet, which may save it with
     semicolons: it is read as any table.
@@ -158,8 +173,11 @@ def read_suspects(folder: Path, most: int) -> tuple[list[dict[str, str]], int]:
     table = read_table(str(folder / FILE), options=ReadOptions(header=True))
     if not set(_COLUMNS) <= set(table.columns):
         return [], 0
+    if column is not None and _COLUMN in table.columns:
+        is_own = np.array([cell == column for cell in table.column(_COLUMN)], dtype=bool)
+        table = table.with_arrow(table.arrow.filter(pyarrow.array(is_own)))
     first = np.arange(min(most, len(table)))
-    ids = next((name for name in table.columns if name not in _COLUMNS), None)
+    ids = next((name for name in table.columns if name not in (*_COLUMNS, _COLUMN)), None)
     columns = {name: table.take(name, first) for name in _COLUMNS}
     columns["id"] = table.take(ids, first) if ids else [""] * len(first)
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], len(table)

@@ -61,7 +61,8 @@ def draw_sample(predictor: Predictor) -> Sample:
 class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
-    `largest_difference` is that of a probability, or of a score in standard deviations of the scores.
+    `largest_difference` is that of a probability, or of a score in standard deviations of the scores. `changed` texts
+    have another label.
     `change` is that of the mean row score (see `Scores.row_scores`), with the 95 % interval of the rows' differences.
     """
 
@@ -76,18 +77,22 @@ class Check:
         """Compare the `logits` of an exported model with the run's."""
         targets, both, judge = sample.scored.targets, (sample.logits, logits), task.scores
         rows = len(targets)
-        old, new = (task.answers.probabilities(values) for values in both)
-        scale = 1.0 if task.answers.has_labels else float(old[:rows].std()) or 1.0
-        before, after = task.answers.decide(old), task.answers.decide(new)
-        changed = np.asarray(before != after)
+        largest, changed = 0.0, np.zeros(len(sample.logits), dtype=bool)
+        for part, outputs in [(one.task, one.outputs) for one in task.columns] or [(task, slice(None))]:
+            old, new = (part.answers.probabilities(values[:, outputs]) for values in both)
+            scale = 1.0 if part.answers.has_labels else float(old[:rows].std()) or 1.0
+            largest = max(largest, float(np.abs(old - new).max()) / scale)
+            differs = part.answers.decide(old) != part.answers.decide(new)
+            changed |= np.asarray(differs).reshape(len(changed), -1).any(axis=1) & part.answers.has_labels
+        before, after = (task.answers.decide(task.answers.probabilities(values)) for values in both)
         right = [judge.row_scores(values[:rows], targets) for values in (before, after)]
         differences = right[1] - right[0]
         mean, error = float(differences.mean()), float(differences.std()) / rows**0.5
         scores = [judge.score(values[:rows], targets, _SEED).values for values in both]
         return cls(
-            texts=len(old),
-            largest_difference=float(np.abs(old - new).max()) / scale,
-            changed=int(changed.reshape(len(old), -1).any(axis=1).sum()),
+            texts=len(changed),
+            largest_difference=largest,
+            changed=int(changed.sum()),
             change={judge.row_metric: [mean, mean - 1.96 * error, mean + 1.96 * error]},
             scores={name: [scores[0][name], scores[1][name]] for name in scores[0] if name in (judge.primary, "loss")},
         )

@@ -59,7 +59,7 @@ def load_pretrained(
     seed: int,
     pad_token_id: int,
     dropout: float | None = None,
-    problem_type: str = "single_label_classification",
+    problem_type: str | None = "single_label_classification",
     keep_head: bool = False,
 ) -> Classifier:
     """Load the model of a folder in float32 with a new head for `labels`, initialized from `seed`.

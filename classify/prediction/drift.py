@@ -40,11 +40,11 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Properties(NamedTuple):
-    """What two tables are compared by: texts, numbers (rows,) by name, and predicted labels, if there are any."""
+    """What two tables are compared by: texts, numbers (rows,) by name, and predicted labels by label column."""
 
     texts: Sequence[str]
     numbers: dict[str, Numbers]
-    labels: list[str]
+    labels: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -111,28 +111,31 @@ def _occur_once(hashes: TextHashes, left_out: npt.NDArray[np.bool_]) -> npt.NDAr
 
 def _measure(predictor: Predictor, texts: Sequence[str], logits: npt.NDArray[np.float32] | None) -> Properties:
     """The properties of texts and, with `logits`, of their predictions."""
-    answers, labels = predictor.task.answers, list[str]()
+    labels: dict[str, list[str]] = {}
     unknown, total = count_unknown(predictor.tokenize(texts), predictor.tokenizer)
     numbers = {
         "characters (median)": np.array([len(text) for text in texts], dtype=np.float64),
         "tokens unknown to the model (mean)": unknown / np.maximum(1, total),
     }
-    if logits is not None:
-        probabilities = answers.probabilities(logits)
-        if answers.has_labels:
-            numbers["certainty (median)"] = answers.certainty(probabilities)
+    task = predictor.task
+    parts = [(f" of {one.name}", one.task, one.outputs) for one in task.columns] or [("", task, slice(None))]
+    for name, part, outputs in parts:
+        if logits is None:
+            break
+        probabilities = part.answers.probabilities(logits[:, outputs])
+        if part.answers.has_labels:
+            numbers[f"certainty{name} (median)"] = part.answers.certainty(probabilities)
         else:
-            numbers["predicted score (median)"] = probabilities[:, 0]
-        if answers.has_confidence:
-            labels = predictor.task.targets.decode(answers.decide(probabilities))
+            numbers[f"predicted score{name} (median)"] = probabilities[:, 0]
+        if part.answers.has_confidence:
+            labels[name] = part.targets.decode(part.answers.decide(probabilities))
     return Properties(texts, numbers, labels)
 
 
 def find_drift(before: Properties, now: Properties, seed: int) -> Drift:
     """Compare two tables; the p-values are corrected for the number of properties."""
     changes = [_compare_numbers(name, before.numbers[name], now.numbers[name]) for name in before.numbers]
-    if before.labels and now.labels:
-        changes.append(_compare_labels(before.labels, now.labels, seed))
+    changes += [_compare_labels(name, labels, now.labels[name], seed) for name, labels in before.labels.items()]
     auroc, p, unlike = _tell_apart(before.texts, now.texts, seed)
     changes.append(Change("distinguishable by words (AUROC)", "0.500", f"{auroc:.3f}", p))
     corrected = holm(np.array([change.p for change in changes])).tolist()
@@ -149,8 +152,8 @@ def _compare_numbers(name: str, before: Numbers, now: Numbers) -> Change:
     return Change(name, f"{middle(before):.3g}", f"{middle(now):.3g}", p)
 
 
-def _compare_labels(before: list[str], now: list[str], seed: int) -> Change:
-    """Compare the shares of predicted labels; name the one that changed most.
+def _compare_labels(column: str, before: list[str], now: list[str], seed: int) -> Change:
+    """Compare the shares of predicted labels, behind whose name the `column` is said; name the one that changed most.
 
     The p-value is the share of permuted tables whose chi-square is as large: with many or rare labels the distribution
     of chi-square itself alarms falsely.
@@ -165,7 +168,8 @@ def _compare_labels(before: list[str], now: list[str], seed: int) -> Change:
     # With both margins fixed, chi-square is this but for a factor.
     observed, permuted = (((first - expected) ** 2 / expected).sum(axis=-1) for first in (counts[0], drawn))
     p = (1 + (permuted >= observed * (1 - 1e-9)).sum()) / (1 + _PERMUTATIONS)
-    return Change(f"share of {str(values[most])!r}", f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p))
+    name = f"share of {str(values[most])!r}{column}"
+    return Change(name, f"{shares[0, most]:.3f}", f"{shares[1, most]:.3f}", float(p))
 
 
 def _tell_apart(before: Sequence[str], now: Sequence[str], seed: int) -> tuple[float, float, tuple[str, ...]]:

@@ -57,7 +57,10 @@ def read_labelled(model: str, table: Table, texts: TextColumns, label_column: st
     """Find the labels that a model was trained on in a table. Raises InputError with the candidates."""
     settings = read_settings(model)
     task = trained_task(model)
-    table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
+    if task.columns:
+        table, column = _find_label_columns(table, [one.name for one in task.columns], label_column)
+    else:
+        table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
     rows = np.flatnonzero(task.targets.labelled(table, column))
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
@@ -104,6 +107,19 @@ def _find_label_column(
         )
     joined = " + ".join(names)
     return join_labels(table, names, joined), joined
+
+
+def _find_label_columns(table: Table, trained: Sequence[str], flag: str | None) -> tuple[Table, str]:
+    """The table with those label columns of the model that it has, or that a flag names, and their names in one."""
+    table = rename_alike(table, trained)
+    names = list(filter(table.has_column, trained)) if flag is None else [name.strip() for name in flag.split(",")]
+    unknown = [name for name in names if name not in trained or not table.has_column(name)]
+    if unknown or not names:
+        listed = list_some(trained, show=repr)
+        got = repr(unknown[0]) if unknown else f"columns {', '.join(map(repr, table.columns))}"
+        raise InputError(f"{table.path}: expected some of the label columns {listed}. Got {got} instead.")
+    others = [name for name in trained if name not in names and name in table.columns]
+    return table.with_arrow(table.arrow.drop_columns(others)) if others else table, ",".join(names)
 
 
 def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tuple[Scores, Scores | None]:

@@ -5,12 +5,13 @@ explanations.json has the words that led to the worst predictions of a run, for 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,10 @@ from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_
 from classify.files import read_json, write_json
 from classify.tasks.base import Task
 from classify.tasks.columns import read_predictions
+
+if TYPE_CHECKING:
+    from classify.prediction.predictor import Predictor
+    from classify.tables.table import Table
 
 FILE = "explanations.json"
 # Texts of a run that are explained.
@@ -86,21 +91,41 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
         return
     # Words are ranked alike in half precision, in half the time.
     with prediction.pytorch.load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
-        scored, table = ScoredRows.read(folder), predictor.texts.derive(read_predictions(folder))
-        rows = scored.unseen  # the report shows no others
+        scored, table, task = ScoredRows.read(folder), predictor.texts.derive(read_predictions(folder)), predictor.task
+        unseen = scored.unseen  # the report shows no others
         explanations: dict[str, Any] = {}
-        characters, most = 0, 4 * predictor.settings["max_length"]  # about as many are read
-        for place, output in _worst_outputs(predictor.task, scored.take(rows)):
-            if characters > _CHARACTERS:
-                break
-            inputs = [table.take(name, rows[[place]])[0] for name in predictor.texts.inputs]
-            characters += min(most, sum(map(len, inputs)))
-            label = predictor.labels[output]
-            text: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
-            ranked = strongest(predictor.explain(text, label), _WORDS)
-            words = [[word.word, round(word.score, 3)] for word in ranked]
-            explanations[str(rows[place])] = {"output": label, "words": words}
+        if not task.columns:
+            explanations = _explain_worst(predictor, task, table, scored.take(unseen), unseen, _CHARACTERS)
+        for column in task.columns:
+            rows, most = unseen[column.rows(scored.targets[unseen])], _CHARACTERS // len(task.columns)
+            of_column = column.take(scored.take(unseen))
+            explain_column = functools.partial(_explain_worst, first_output=column.outputs.start)
+            explanations[column.name] = explain_column(predictor, column.task, table, of_column, rows, most)
     write_json(folder / FILE, explanations)
+
+
+def _explain_worst(
+    predictor: Predictor,
+    task: Task,
+    table: Table,
+    scored: ScoredRows,
+    rows: npt.NDArray[np.int64],
+    most: int,
+    first_output: int = 0,
+) -> dict[str, Any]:
+    """Explain the worst of `scored` rows, by their number in `rows` (n,), until their texts have `most` characters."""
+    explanations: dict[str, Any] = {}
+    characters, read = 0, 4 * predictor.settings["max_length"]  # about as many are read
+    for place, output in _worst_outputs(task, scored):
+        if characters > most:
+            break
+        inputs = [table.take(name, rows[[place]])[0] for name in predictor.texts.inputs]
+        characters += min(read, sum(map(len, inputs)))
+        text: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+        ranked = strongest(predictor.explain(text, predictor.labels[first_output + output]), _WORDS)
+        words = [[word.word, round(word.score, 3)] for word in ranked]
+        explanations[str(rows[place])] = {"output": task.labels[output], "words": words}
+    return explanations
 
 
 def _worst_outputs(task: Task, rows: ScoredRows) -> list[tuple[int, int]]:
@@ -118,10 +143,14 @@ def _worst_outputs(task: Task, rows: ScoredRows) -> list[tuple[int, int]]:
     return list(zip(selected.tolist(), outputs.tolist(), strict=True))
 
 
-def read_explanations(folder: Path) -> dict[int, dict[str, Any]]:
-    """Read the `output` and the `words` with their scores of each explained row; {} without the file."""
+def read_explanations(folder: Path, column: str | None = None) -> dict[int, dict[str, Any]]:
+    """Read the `output` and the `words` with their scores of each explained row; {} without the file.
+
+    Of several label columns there are those of each.
+    """
     try:
         content = read_json(folder / FILE)
     except FileNotFoundError:
         return {}
+    content = content if column is None else content.get(column, {})
     return {int(row): explanation for row, explanation in content.items()}

@@ -73,11 +73,20 @@ def check_out(out: str, inputs: Sequence[str], rows: int, columns: int, *, overw
         )
 
 
-def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
-    """Find the confidence at which a run's held-out predictions reach a precision. Raises InputError if none does."""
-    if not task.answers.has_confidence:
-        raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
+def find_confidence(folder: str, task: Task, precision: float) -> dict[str, Threshold]:
+    """Find the confidence at which a run's held-out predictions reach a precision, by label column ("" for the one).
+
+    Raises InputError if none does.
+    """
     rows = _read_rows(folder, "--min-precision")
+    parts = {column.name: (column.task, column.take(rows)) for column in task.columns} or {"": (task, rows)}
+    having = {name: part for name, part in parts.items() if part[0].answers.has_confidence}
+    if not having:
+        raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
+    return {name: _find_confidence(folder, *part, precision, name) for name, part in having.items()}
+
+
+def _find_confidence(folder: str, task: Task, rows: ScoredRows, precision: float, column: str) -> Threshold:
     probabilities = task.answers.probabilities(rows.logits)
     confidence = probabilities.max(axis=1)
     right = (task.answers.decide(probabilities) == rows.targets).astype(np.float64)
@@ -87,29 +96,38 @@ def find_confidence(folder: str, task: Task, precision: float) -> Threshold:
     candidates = (find_threshold(confidence, right, least / 100) for least in range(99, 0, -1))
     best = next(filter(None, candidates), None)
     reached = "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
+    of_column = f" of column {column!r}" if column else ""
     raise InputError(
         f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
-        f"confidence (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, "
+        f"confidence{of_column} (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, "
         f"--min-confidence, or score more rows: classify train --like {shlex.quote(folder)} --folds 5."
     )
 
 
-def find_set_limit(folder: str, task: Task, coverage: float) -> tuple[float, int]:
+def find_set_limits(folder: str, task: Task, coverage: float) -> dict[str, tuple[float, int]]:
     """Find the limit of sets that hold the right answer in a share `coverage` of rows; count the rows that show it.
 
-    Raises InputError where the task has no sets, or there are too few rows.
+    There is one for each label column that has sets ("" for the one). Raises InputError where the task has no sets, or
+    there are too few rows.
     """
-    if not task.answers.set_columns:
-        raise InputError("--coverage: the model predicts several labels a row, which are a set already; drop the flag.")
     rows = _read_rows(folder, "--coverage")
-    misfit = task.answers.misfit(task.answers.probabilities(rows.logits), rows.targets)
-    count, limit = len(misfit), find_limit(misfit, coverage)
-    if limit is None:
-        most = math.floor(1e4 * count / (count + 1)) / 1e4
-        raise InputError(
-            f"--coverage {coverage:g}: {count} held-out rows of {folder} show at most {most}; give that or less."
-        )
-    return limit, count
+    parts = {column.name: (column.task, column.take(rows)) for column in task.columns} or {"": (task, rows)}
+    having = {name: part for name, part in parts.items() if part[0].answers.set_columns}
+    if not having:
+        raise InputError("--coverage: the model predicts several labels a row, which are a set already; drop the flag.")
+    limits = {}
+    for name, (part, scored) in having.items():
+        misfit = part.answers.misfit(part.answers.probabilities(scored.logits), scored.targets)
+        count, limit = len(misfit), find_limit(misfit, coverage)
+        if limit is None:
+            most = math.floor(1e4 * count / (count + 1)) / 1e4
+            of_column = f" of column {name!r}" if name else ""
+            raise InputError(
+                f"--coverage {coverage:g}: {count} held-out rows of {folder} show at most {most}{of_column}; give that "
+                "or less."
+            )
+        limits[name] = limit, count
+    return limits
 
 
 def _read_rows(folder: str, flag: str) -> ScoredRows:

@@ -21,7 +21,7 @@ from classify.config.fields import describe
 from classify.console import progress_bar
 from classify.data.languages import note_new_languages, sample_rows
 from classify.data.tokenize import POLICIES, TRUNCATE, Tokens, note_longer, tokenize
-from classify.errors import InputError
+from classify.errors import InputError, list_some
 from classify.files import remove_temporaries
 from classify.launch.launch import Launch
 from classify.modeling.coverage import note_unknown
@@ -142,17 +142,24 @@ class Predictor(ABC):
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
         """Measure by how much each word raises the logit of a label, the predicted one by default; see `explanations`.
 
-        Where the model predicts scores, the logit is the score. A model of text pairs takes a tuple of two texts; the
-        words of both are returned in order. A collective. Raises InputError for unknown labels, TypeError for anything
-        but a text, or a pair where the model takes pairs.
+        Where the model predicts scores, the logit is the score. Of several label columns a label is named as in "topic:
+        billing", and the name of a column means its predicted label. A model of text pairs takes a tuple of two texts;
+        the words of both are returned in order. A collective. Raises InputError for unknown labels, TypeError for
+        anything but a text, or a pair where the model takes pairs.
         """
-        if label is not None and label not in self.labels:
-            raise InputError(f"{self.folder}: no label {label!r}; it has: {', '.join(map(repr, self.labels[:10]))}.")
+        columns = {column.name: column.outputs for column in self.task.columns}
+        known = [*columns, *self.labels]
+        if (label is not None and label not in known) or (label is None and columns):
+            listed = list_some(known, show=repr, most=10)
+            raise InputError(f"{self.folder}: expected one of the labels {listed}. Got {label!r} instead.")
+        part = slice(None) if label is None else columns.get(label)
 
         def compute(rows: list[Sequence[str]]) -> Outputs:
             logits = self.task.split(self.outputs(*map(list, zip(*rows, strict=True))))[0]
-            predicted = int(self.task.answers.probabilities(logits[:1]).argmax())  # the first row is the whole text
-            return logits[:, predicted if label is None else self.labels.index(label)]
+            if part is None and label is not None:
+                return logits[:, self.labels.index(label)]
+            predicted = int(self.task.answers.probabilities(logits[:1])[:, part].argmax())  # the first row is the text
+            return logits[:, part][:, predicted]
 
         return explain([column[0] for column in _read_texts([text], pairs=self.texts.pair is not None)], compute)
 

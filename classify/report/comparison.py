@@ -68,12 +68,23 @@ def verdict(run: ComparedRun) -> str:
     return f"{word}: better on {count(better, 'row')}, worse on {worse:,}, {show_p(p)}"
 
 
-def compare(folders: Sequence[Path]) -> Comparison:
-    """Compare result folders; a text counts once, by its first row.
+def compare(folders: Sequence[Path]) -> dict[str, Comparison]:
+    """Compare result folders by label column ("" for the one); a text counts once, by its first row.
 
-    Raises InputError where a folder cannot be read, tasks differ, or no row is shared.
+    Of several columns those are compared that all folders have scored. Raises InputError where a folder cannot be read,
+    tasks differ, or no row or column is shared.
     """
     results = [_read(folder) for folder in folders]
+    if not any(result.by_column for result in results):
+        return {"": _compare(folders, results)}
+    shared = [name for name in results[0].by_column if all(name in result.by_column for result in results)]
+    if not shared:
+        raise InputError(f"{', '.join(map(str, folders))} scored no label column in common.")
+    return {name: _compare(folders, [result.by_column[name] for result in results]) for name in shared}
+
+
+def _compare(folders: Sequence[Path], results: Sequence[Result]) -> Comparison:
+    """`compare` for one label column."""
     task, names = results[0].task, ", ".join(map(str, folders))
     for folder, result in zip(folders, results, strict=True):
         if result.task.name != task.name or not (task.answers.has_labels or result.task.labels == task.labels):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -21,7 +23,7 @@ from classify.launch.launch import Launch
 from classify.prediction import explanations
 from classify.report.environment import templates
 from classify.report.result import Result
-from classify.report.sections import SECTIONS
+from classify.report.sections import SECTIONS, Section
 from classify.report.verdict import WEAK, describe_automation, find_weak_classes, sentences
 from classify.training.terminal import Timeline, log, log_detail
 from classify.versions import versions
@@ -44,7 +46,7 @@ def write_report(result: Result) -> Path:
 
 def render(result: Result) -> str:
     """The page of a result, with the style and the script that its policy allows."""
-    sections = [(SECTIONS[name], SECTIONS[name].context(result)) for name in result.task.answers.sections]
+    shown = list(_list_sections(result))
     data, day = result.run["data"]["path"], f"{datetime.fromisoformat(result.run['date']):, %-d %B %Y}"
     source = f"{result.model} scored on {data}"
     if result.is_training:
@@ -60,11 +62,31 @@ def render(result: Result) -> str:
         name=result.folder.name,
         sentences=sentences(result),
         language=result.language,
-        sections=[(section, values) for section, values in sections if values is not None],
+        sections=[one for one in shown if one.values is not None],
         origin=f"{source}{day}",
         version=versions()["classify"],
         **inline,
     )
+
+
+class Shown(NamedTuple):
+    """A section on the page: its anchor and title, the result that it shows, and the values of its template."""
+
+    id: str
+    title: str
+    section: Section
+    result: Result
+    values: Any
+
+
+def _list_sections(result: Result) -> Iterator[Shown]:
+    """Yield the sections of a result; of several label columns those of each first, but for what all share."""
+    shared = result.task.answers.sections
+    for number, (name, view) in enumerate(result.by_column.items()):
+        for one in (SECTIONS[key] for key in view.task.answers.sections if key not in shared or key == "scores"):
+            yield Shown(f"{one.name}-{number}", f"{name}: {one.title}", one, view, one.context(view))
+    for one in (SECTIONS[key] for key in shared if key != "scores" or not result.by_column):
+        yield Shown(one.name, one.title, one, result, one.context(result))
 
 
 def write_card(result: Result) -> Path:
@@ -79,18 +101,23 @@ def write_card(result: Result) -> Path:
     table = Path(result.run["data"]["path"])
     shares = (result.settings.get("languages") or {}).items()
     languages = [code for code, share in shares if share >= _NAMED and code != UNKNOWN]
-    names = [name for name in result.majority if isinstance(result.scores.get(name), float)]
+    views = result.by_column or {"": result}
+    names = {
+        column: [name for name in view.majority if isinstance(view.scores.get(name), float)]
+        for column, view in views.items()
+    }
     evaluated = [
         EvalResult(
             task_type=_KIND,
             dataset_type=re.sub(r"[^\w-]+", "-", table.stem).strip("-") or "table",
-            dataset_name=table.name,
-            dataset_split=result.scores.get("method") or ("test" if result.metrics["test"] else "validation"),
+            dataset_name=f"{table.name}, {column}" if column else table.name,
+            dataset_split=view.scores.get("method") or ("test" if result.metrics["test"] else "validation"),
             metric_type=name,
-            metric_value=round(float(result.scores[name]), 4),
+            metric_value=round(float(view.scores[name]), 4),
             metric_name=display_name(name),
         )
-        for name in names
+        for column, view in views.items()
+        for name in names[column]
     ]
     metadata = ModelCardData(
         model_name=result.folder.name,
@@ -99,19 +126,20 @@ def write_card(result: Result) -> Path:
         pipeline_tag=_KIND,
         tags=[_KIND, "bert", "classify"],
         base_model=base if base.count("/") == 1 else None,
-        metrics=names,
+        metrics=list(dict.fromkeys(itertools.chain.from_iterable(names.values()))),
         eval_results=evaluated,
     )
     body = templates().get_template("card.md").render(
         result=result,
         base=base,
         data=table.name,
-        rows=[result.score_row(name) for name in names],
+        rows=[(column, view.score_row(name)) for column, view in views.items() for name in names[column]],
         languages=languages,
         automated=describe_automation(result),
+        thresholds=result.thresholds if result.task.answers.has_confidence else [],
         truncate=TRUNCATE.name,
         weak_below=WEAK,
-        weak=list(find_weak_classes(result)),
+        weak=[label for view in views.values() for label in find_weak_classes(view)],
     )  # fmt: skip
     with atomic_write(result.folder / CARD) as file:
         file.write(f"---\n{metadata.to_yaml()}\n---\n\n{body}")

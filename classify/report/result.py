@@ -21,7 +21,7 @@ from classify.prediction.explanations import read_explanations
 from classify.report.environment import count
 from classify.tables.roles import TextColumns
 from classify.tables.table import Table
-from classify.tasks.base import Task
+from classify.tasks.base import Column, Task
 from classify.tasks.columns import read_predictions
 from classify.tasks.registry import trained_task
 
@@ -34,7 +34,8 @@ class Result:
     """The files of a finished run, or of an evaluation of the `model` of a run.
 
     Scores and rows are of texts that the model was not trained on, unless it was trained on all of them: `left_out` are
-    the rows that are not here, and `places` (rows,) says where the others stand in predictions.csv.
+    the rows that are not here, and `places` (rows,) says where the others stand in predictions.csv. Each of several
+    label columns has a view of its own, see `by_column`.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class Result:
     columns: TextColumns
     texts: tuple[str, ...]
     task: Task
+    column: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Result:
@@ -89,6 +91,30 @@ class Result:
             task=trained_task(str(model)),
         )
 
+    @functools.cached_property
+    def by_column(self) -> dict[str, Result]:
+        """The result of each of several label columns that has scores, as if it were the only one; {} where it is."""
+        scored = self.scores.get("columns", {})
+        return {column.name: self._of_column(column) for column in self.task.columns if column.name in scored}
+
+    def _of_column(self, column: Column) -> Result:
+        name, rows = column.name, column.rows(self.rows.targets)
+        of_run = {key: self.scores[key] for key in ("method", "folds", "thresholds") if key in self.scores}
+        calibration = (self.metrics.get("calibration") or {"columns": {}})["columns"].get(name)
+        return replace(
+            self,
+            metrics={**self.metrics, "calibration": calibration},
+            scores={**of_run, **self.scores["columns"][name]},
+            majority=self.majority["columns"][name],
+            baseline=self.baseline and self.baseline["columns"].get(name),
+            rows=column.take(self.rows),
+            places=self.places[rows],
+            table=replace(self.table, arrow=self.table.arrow.take(rows)),
+            texts=tuple(self.texts[row] for row in rows.tolist()),
+            task=column.task,
+            column=name,
+        )
+
     @property
     def is_training(self) -> bool:
         return self.model == self.folder
@@ -116,7 +142,7 @@ class Result:
     @functools.cached_property
     def explanations(self) -> Mapping[int, Mapping[str, Any]]:
         numbers = {place: number for number, place in enumerate(self.places.tolist())}
-        return {numbers[row]: one for row, one in read_explanations(self.folder).items() if row in numbers}
+        return {numbers[row]: one for row, one in read_explanations(self.folder, self.column).items() if row in numbers}
 
     @property
     def scored(self) -> str:

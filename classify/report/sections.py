@@ -178,7 +178,7 @@ def confusion(result: Result) -> Mapping[str, Any] | None:
             "of": labels[row],
             "predicted": labels[column],
             "rows": count,
-            "id": f"confused-{row}-{column}",
+            "id": "-".join(map(str, ("confused", *filter(None, [result.column]), row, column))),
             "texts": [_shorten(result.texts[place]) for place in examples.tolist()],
         }
     if len(labels) > _TABLE:
@@ -268,7 +268,7 @@ def _shorten(text: str) -> str:
 @_section("Labels to check")
 def suspects(result: Result) -> Mapping[str, Any] | None:
     """Show the labels that may be wrong, where all rows were scored by cross-validation."""
-    rows, count = suspects_file.read_suspects(result.folder, _LISTED)
+    rows, count = suspects_file.read_suspects(result.folder, _LISTED, result.column)
     for row in rows:
         row["text"] = _shorten(row["text"])
     file, has_id = str(result.folder / suspects_file.FILE), any(row["id"] for row in rows)

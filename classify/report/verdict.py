@@ -47,6 +47,9 @@ class Step(NamedTuple):
 
 def sentences(result: Result) -> list[str]:
     """What the model does, how often it is right, beside what else, and how many texts need no look."""
+    if result.task.columns:
+        first = f"The model answers {len(result.task.columns)} questions about a text."
+        return [first, *(f"{name}: {' '.join(sentences(view))}" for name, view in result.by_column.items())]
     task, scores, majority, labels = result.task, result.scores, result.majority, result.task.labels
     share, name = task.scores.share is not None, task.scores.share or task.scores.primary
     value, guess, interval = scores[name], majority[name], scores.get(f"{name}_interval")
@@ -108,6 +111,9 @@ def _compare_with_others(result: Result) -> str:
             return "It was made from the names of the classes; no label was seen."
         metrics = read_json(result.model / "metrics.json")
         before = metrics["test"] or metrics["eval"]
+        before = before if result.column is None else before["columns"].get(result.column)
+        if before is None:
+            return "In its training run no row was scored."
         value = show(name, before[name])
         return f"In its training run it had {display_name(name)} {value} on {count(before['rows'], 'row')}."
     if result.baseline is None:
@@ -128,13 +134,16 @@ def _compare_with_others(result: Result) -> str:
 
 def find_steps(result: Result) -> list[Step]:
     """What is most worth doing next, at most three steps, the first ones first."""
+    if result.task.columns:
+        steps = (step for view in result.by_column.values() for step in find_steps(view))
+        return list(dict.fromkeys(steps))[:_STEPS]
     run, is_training, rows = result.run, result.is_training, result.scores["rows"]
     if run.get("parts"):  # parts from Python, which no command has
         return []
     folder = shlex.quote(str(result.model))
     again = f"classify train --like {folder}"  # with the flags of the run
     suggest = f"classify suggest --model {folder} --data unlabelled.csv --count 50"
-    suspects = suspects_file.read_suspects(result.folder, 0)[1]
+    suspects = suspects_file.read_suspects(result.folder, 0, result.column)[1]
     reviewed = shlex.quote(str(result.folder / suspects_file.FILE))
     weak = sorted((one["f1"], name) for name, one in find_weak_classes(result).items())
     named = ", ".join(f"{name} (F1 {percent(f1)})" for f1, name in weak[:_NAMED])

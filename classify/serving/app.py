@@ -26,6 +26,7 @@ from classify.prediction.predictor import Predictor
 from classify.serving import EXPECTED_TOKEN, JSON, check_token, refuse_foreign
 from classify.serving.batching import Batcher, QueueFullError
 from classify.tables.table import replace_surrogates
+from classify.tasks.base import Task
 from classify.versions import __version__, versions
 
 # Rows computed at a time; more would make a request of one row wait longer.
@@ -76,9 +77,13 @@ class Pairs(_Options):
 
 
 class Prediction(pydantic.BaseModel):
-    """A label, a list of labels or a score, as the task has it; probabilities by label."""
+    """A label, a list of labels or a score, as the task has it; probabilities by label.
 
-    prediction: str | list[str] | float
+    Of several label columns there is a prediction for each, by its name, and no other.
+    """
+
+    prediction: str | list[str] | float | dict[str, Any]
+    columns: dict[str, Prediction] | None = None
     confidence: float | None = None
     probabilities: dict[str, float] | None = None
     accepted: bool | None = None
@@ -166,9 +171,13 @@ def make_app(
 
     @app.post("/explain", dependencies=secured, openapi_extra=schema)
     async def explain(request: Request) -> list[WordAttribution]:
-        """List the words of the first text that raise or lower the logit of its predicted label most."""
+        """List the words of the first text that raise or lower the logit of its predicted label most.
+
+        Of several label columns it is that of the first.
+        """
         text = (await _read(request, kind)).texts[0]
-        return strongest(await batcher.call(lambda: predictor.explain(text), EXPLANATION_ROWS), WORDS)
+        label = next((column.name for column in predictor.task.columns), None)
+        return strongest(await batcher.call(lambda: predictor.explain(text, label), EXPLANATION_ROWS), WORDS)
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, str]:
@@ -235,10 +244,35 @@ async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:
 
 def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
     """The predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
-    task, answers = predictor.task, list[Prediction]()
-    probabilities, in_scope = predictor.task.split(rows)
+    task = predictor.task
+    probabilities, in_scope = task.split(rows)
     values = predictor.answers(probabilities, in_scope)
-    shares: Sequence[Any] = [None] * len(rows) if in_scope is None else in_scope.tolist()
+    if not task.columns:
+        return _describe(task, probabilities, values, in_scope, top_k, min_confidence)
+    of_columns = [
+        _describe(
+            column.task,
+            probabilities[:, column.outputs],
+            [value[column.name] for value in values],
+            None,
+            top_k,
+            min_confidence,
+        )
+        for column in task.columns
+    ]
+    names = [column.name for column in task.columns]
+    return [
+        Prediction(prediction=value, columns=dict(zip(names, parts, strict=True)))
+        for value, *parts in zip(values, *of_columns, strict=True)
+    ]
+
+
+def _describe(
+    task: Task, probabilities: Any, values: list[Any], in_scope: Any, top_k: int | None, min_confidence: float | None
+) -> list[Prediction]:
+    """`describe` for one label column, from what it predicts."""
+    answers = list[Prediction]()
+    shares: Sequence[Any] = [None] * len(values) if in_scope is None else in_scope.tolist()
     for value, row, share in zip(values, probabilities, shares, strict=True):
         ranked = sorted(zip(task.labels, row.tolist(), strict=True), key=operator.itemgetter(1), reverse=True)
         by_label = dict(ranked[:top_k])

@@ -451,6 +451,21 @@ def sort_key(name: str) -> tuple[int, float, str]:
     return (1, 0.0, name) if number is None else (0, number, name)
 
 
+def are_marks(table: Table, names: Sequence[str]) -> bool:
+    """Whether some columns hold 0 and 1, or no and yes, or nothing, as columns of a label each do."""
+    cells = {cell.strip() for name in names for cell in table.dictionary_encode(name)[0]} - {""}
+    return all(parse_mark(cell) is not None for cell in cells)
+
+
+def list_cells(table: Table, names: Sequence[str], name: str) -> Table:
+    """Add a column with the cells of several in a row, as a JSON list; empty where all of them are, or not there."""
+    columns = [table.column(one) if table.has_column(one) else [""] * len(table) for one in names]
+    cells = (
+        json.dumps(row, ensure_ascii=False) if any(map(str.strip, row)) else "" for row in zip(*columns, strict=True)
+    )
+    return table.with_derived(name, cells)
+
+
 def join_labels(table: Table, names: Sequence[str], name: str) -> Table:
     """Add a column with the names of those columns that hold 1 in a row, as a JSON list.
 

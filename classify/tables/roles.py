@@ -92,13 +92,15 @@ def _join(table: Table, name: str, sources: Sequence[str], delimiter: str) -> Ta
 class Columns:
     """The columns with a meaning, and why they were taken.
 
-    `labels` is one column, or several of 0 and 1; `split` is the column of `--data` with the split of each row, if any.
+    `labels` is one column, or several: of 0 and 1, each for a label, or, where they `are_separate`, each with labels of
+    its own. `split` is the column of `--data` with the split of each row, if any.
     """
 
     texts: TextColumns
     labels: tuple[str, ...]
     findings: tuple[Finding, ...]
     split: SplitColumn | None = None
+    are_separate: bool = False
 
     @property
     def text(self) -> str:
@@ -269,6 +271,8 @@ class _Search:
         flags = [f"--label-column {_quote(names[0])}"]
         if marks:
             flags.append(f"--label-column {_quote(','.join(marks))} for a label each")
+        elif len(names) > 1:
+            flags.append(f"--label-column {_quote(','.join(names[:2]))} to predict both")
         if sum(name.startswith("prob_") for name in self.free) > 1:
             flags.append("--soft-labels for the probabilities in prob_*")
         return Question("which column has the labels", tuple(shown), tuple(flags))

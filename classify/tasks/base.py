@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from classify.data.splits import Targets
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import INDEPENDENT, Array, MajorityBaseline, Sampling, Scores as SplitScores
 from classify.evaluation.scope import Scope
+from classify.evaluation.scored_rows import ScoredRows
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +44,12 @@ FOR_EXCEL = ".4f"
 # Between the labels of a cell.
 JOIN = "|"
 
+# What a column that is empty has for a target, among the targets of several columns: a number that no table holds.
+MISSING = float(np.finfo(np.float32).min)
+
 Weights = npt.NDArray[np.float32] | None
+# The regularization of a head: a number; of several columns, one for each.
+Penalty: TypeAlias = Any
 # Weights (outputs, width) and biases (outputs,).
 Layer = tuple[Array, Array]
 
@@ -76,7 +82,7 @@ class Head(ABC):
     outputs are the trained ones times `scale` plus `center`.
     """
 
-    problem_type: ClassVar[str]
+    problem_type: ClassVar[str | None]
     fits: ClassVar[str]
     # Where there are few rows a class, `fit` after the epochs improves the head that they have trained.
     refits: ClassVar[bool] = False
@@ -115,7 +121,7 @@ class Head(ABC):
         """The loss for training on these targets; the trainer asks for it once, an export's check for each row's."""
 
     @abstractmethod
-    def trained_penalty(self, *, is_final: bool) -> float:
+    def trained_penalty(self, *, is_final: bool) -> Penalty:
         """The regularization of `fit` on features of an encoder that steps on pairs trained on the same targets.
 
         Cross-validation on such features would choose too little. `is_final`: no epochs follow.
@@ -123,7 +129,7 @@ class Head(ABC):
 
     def choose_penalty(
         self, features: Array, targets: Array, class_weights: Weights = None, row_weights: Weights = None
-    ) -> float:
+    ) -> Penalty:
         """The regularization that cross-validation chooses for an output layer on features (rows, width)."""
         return self.choose_standard(tasks.heads.standardize(features)[0], targets, class_weights, row_weights)
 
@@ -135,7 +141,7 @@ class Head(ABC):
         self,
         features: Array,
         targets: Array,
-        penalty: float | None = None,
+        penalty: Penalty = None,
         class_weights: Weights = None,
         row_weights: Weights = None,
     ) -> Layer:
@@ -177,7 +183,8 @@ class Answers(ABC):
     with it. `outputs` is what messages call the outputs. `has_labels`: they are labels, not numbers. `has_confidence`:
     a prediction is one label, whose probability is the confidence; so a text may be out of scope, too. Predictions add
     `first_columns` to the table, then a probability for each label, and sets `set_columns`. `sections` of report.html
-    stand in order, by their names in `report.sections`.
+    stand in order, by their names in `report.sections`. Where a table has several label columns, `columns` have the
+    task of each, whose answers are a person's.
     """
 
     purpose: ClassVar[str]
@@ -190,6 +197,7 @@ class Answers(ABC):
 
     labels: list[str]
     thresholds: npt.NDArray[np.float64] | None = None
+    columns: tuple[Column, ...] = ()
 
     @abstractmethod
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
@@ -242,7 +250,7 @@ class Scores(ABC):
     def selection(self) -> tuple[str, ...]: ...
 
     @abstractmethod
-    def metrics(self, predicted: Array, targets: Array) -> dict[str, float]:
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, Any]:
         """Metrics of predictions alone; the model, the baseline and the most frequent label all have them."""
 
     @abstractmethod
@@ -294,6 +302,11 @@ class Task:
     def labels(self) -> list[str]:
         return self.targets.labels
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Each of several label columns; () where there is one."""
+        return self.answers.columns
+
     def split(self, outputs: Array) -> tuple[Array, Array | None]:
         """The logits (rows, labels) of a model's outputs, and with a scope the probabilities (rows,) of a class."""
         return (outputs, None) if self.scope is None else (outputs[:, :-1], outputs[:, -1])
@@ -303,6 +316,8 @@ class Task:
         return np.zeros(len(outputs), dtype=bool) if self.scope is None else ~self.scope.holds(outputs[:, -1])
 
     def settings(self) -> dict[str, Any]:
+        if self.columns:
+            return {"columns": [column.settings() for column in self.columns]}
         settings = self.targets.settings() | ({} if self.scope is None else self.scope.as_settings())
         if self.answers.thresholds is None:
             return settings
@@ -333,6 +348,8 @@ class Task:
         """The task with the thresholds of --threshold. Raises InputError where it has none, or lacks the label."""
         if not given:
             return self
+        if self.columns:
+            return self._with_thresholds_of_columns(given)
         if self.answers.thresholds is None:
             raise InputError("--threshold: the model predicts no sets of labels; see --min-confidence.")
         if unknown := [label for label in given if label not in self.labels]:
@@ -342,9 +359,59 @@ class Task:
         thresholds = np.array([given.get(label, threshold) for label, threshold in own])
         return self.with_answers(replace(self.answers, thresholds=thresholds))
 
+    def _with_thresholds_of_columns(self, given: Mapping[str, float]) -> Task:
+        """`with_thresholds` for labels of several columns, as in "topic: billing"."""
+        left, columns = dict(given), []
+        for column in self.columns:
+            of_label = {f"{column.name}: {label}": label for label in column.task.labels}
+            own = {label: left.pop(name) for name, label in of_label.items() if name in left}
+            columns.append(replace(column, task=column.task.with_thresholds(own)))
+        if left:
+            listed = list_some(self.labels, show=repr)
+            raise InputError(f"--threshold {next(iter(left))}: the model has no such label; it has: {listed}.")
+        return self.with_answers(replace(self.answers, columns=tuple(columns)))
 
-def format_value(value: str | list[str] | float) -> str:
+    def of_column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One of several label columns: its name and its task, which does not know of the others.
+
+    `outputs` are its part of a model's outputs, `cells` that of the targets (rows, cells) of all columns, which are
+    `MISSING` in rows where the column is empty.
+    """
+
+    name: str
+    task: Task
+    outputs: slice
+    cells: slice
+
+    def rows(self, targets: Array) -> npt.NDArray[np.int64]:
+        """The rows in which the column has a label."""
+        return np.flatnonzero(targets[:, self.cells.start] != MISSING)
+
+    def unpack(self, cells: Array) -> Array:
+        """Targets or predictions of all columns in the form of this column's task."""
+        own = cells[:, self.cells].astype(self.task.targets.dtype)
+        return own if self.task.targets.per_label else own[:, 0]
+
+    def take(self, rows: ScoredRows) -> ScoredRows:
+        """The scored rows that have the column, with its own targets, logits and predictions."""
+        rows = rows.take(self.rows(rows.targets))
+        predicted, baseline = (None if part is None else self.unpack(part) for part in (rows.predicted, rows.baseline))
+        targets, logits = self.unpack(rows.targets), rows.logits[:, self.outputs]
+        return replace(rows, targets=targets, logits=logits, predicted=predicted, baseline=baseline)
+
+    def settings(self) -> dict[str, Any]:
+        return {"name": self.name, "task": self.task.name, "labels": self.task.labels, **self.task.settings()}
+
+
+def format_value(value: str | list[str] | float | Mapping[str, Any]) -> str:
     """A decoded target or prediction as text, for reports."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {format_value(one)}" for name, one in value.items())
     if isinstance(value, list):
         return JOIN.join(value) or "no label"
     return value if isinstance(value, str) else f"{value:g}"

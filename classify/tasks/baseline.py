@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.dummy import DummyRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
@@ -19,7 +20,7 @@ from sklearn.pipeline import make_union
 from classify.data.split_rows import cap_rows
 from classify.evaluation.calibration import choose_thresholds
 from classify.evaluation.metrics import Array, Baseline
-from classify.tasks.base import Task
+from classify.tasks.base import Column, Task
 from classify.tasks.heads import one_blas_thread
 
 LOGREG = "tfidf-logreg"
@@ -134,3 +135,24 @@ class ThresholdedRegression:
 
     def predict(self, features: Any) -> npt.NDArray[np.uint8]:
         return (self._model.predict_proba(features) >= self._thresholds).astype(np.uint8)
+
+
+class ColumnModels:
+    """A model for each of several label columns, fitted on the rows that have it."""
+
+    def __init__(self, columns: Sequence[Column], models: Sequence[Any]):
+        self._columns, self._models = columns, list(models)
+
+    def fit(self, features: Any, targets: Array) -> Self:
+        """Fit on sparse features (rows, width) and the targets (rows, cells) of all columns."""
+        for place, column in enumerate(self._columns):
+            rows = column.rows(targets)
+            own = column.unpack(targets[rows])
+            if (own == own[0]).all():  # outside of a fold there may be one class
+                self._models[place] = DummyRegressor(strategy="constant", constant=own[0])
+            self._models[place].fit(features[rows], own)
+        return self
+
+    def predict(self, features: Any) -> npt.NDArray[np.float32]:
+        parts = [np.asarray(model.predict(features)) for model in self._models]
+        return np.concatenate([part.reshape(features.shape[0], -1) for part in parts], axis=1).astype(np.float32)

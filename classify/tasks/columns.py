@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from classify.tables import csv_file
 from classify.tables.source import ReadOptions, Source
 from classify.tables.table import Table, to_arrow
 from classify.tables.writers import Added, find_writer, rename_columns, unescape_formula, write_csv
-from classify.tasks.base import EXACT, Task
+from classify.tasks.base import EXACT, Column, Task
 
 FILE = "predictions.csv"
 # Column of the fold that predicted a row, in cross-validation.
@@ -51,18 +51,26 @@ class PredictionColumns:
     `CSVStream`. `tally` counts the rows so far: "accepted", how many of them are "expected right", and those "rejected"
     as of no class.
 
+    Of several label columns `parts` format each, with the column's `name` behind that of each added one. A number of
+    `min_confidence` or `set_limit` is for all of them; a mapping has one for each column that has any.
+
     Raises InputError where the task has no labels to rank, or no confidence.
     """
 
     task: Task
     top_k: int | None = None
-    min_confidence: float | None = None
-    set_limit: float | None = None
+    min_confidence: float | Mapping[str, float] | None = None
+    set_limit: float | Mapping[str, float] | None = None
     digits: str = EXACT
     for_excel: bool = False
     tally: Counter[str] = field(default_factory=Counter, compare=False)
+    name: str | None = None
+    parts: tuple[PredictionColumns, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.task.columns:
+            object.__setattr__(self, "parts", tuple(map(self._of_column, self.task.columns)))
+            return
         if self.top_k is None and self.task.answers.has_labels and len(self.task.labels) > _MOST_COLUMNS:
             object.__setattr__(self, "top_k", _TOP_OF_MANY)
         if self.top_k is not None and not self.task.answers.has_labels:
@@ -74,8 +82,41 @@ class PredictionColumns:
         if self.min_confidence is not None and not self.task.answers.has_confidence:
             raise InputError("--min-confidence: predictions of this model have no single confidence; drop the flag.")
 
+    def _of_column(self, column: Column) -> PredictionColumns:
+        """The same for one of several label columns, without what its answers do not have."""
+        answers, name, top_k = column.task.answers, column.name, self.top_k
+        top_k = None if top_k is None or not answers.has_labels else min(top_k, len(column.task.labels))
+        least, limit = (
+            value.get(name) if isinstance(value, Mapping) else value for value in (self.min_confidence, self.set_limit)
+        )
+        return replace(
+            self,
+            task=column.task,
+            top_k=top_k,
+            min_confidence=least if answers.has_confidence else None,
+            set_limit=limit,
+            tally=Counter(),
+            name=name,
+        )
+
     @property
     def names(self) -> list[str]:
+        """The names of the added columns, behind each that of one of several label columns."""
+        if self.parts:
+            return [name for part in self.parts for name in part.names]
+        return [name if self.name is None else _name_part(name, self.name) for name in self._plain_names]
+
+    @property
+    def types(self) -> dict[str, type]:
+        """The types of the added columns that hold no text."""
+        if self.parts:
+            return {name: kind for part in self.parts for name, kind in part.types.items()}
+        pairs = zip(self.names, self._plain_names, strict=True)
+        of_numbers = [(name, plain) for name, plain in pairs if not plain.startswith(_TEXT_COLUMNS)]
+        return {name: bool if plain == _ACCEPTED else float for name, plain in of_numbers}
+
+    @property
+    def _plain_names(self) -> list[str]:
         answers = self.task.answers
         label, *others = answers.first_columns
         accepted = [] if self.min_confidence is None else [_ACCEPTED]
@@ -93,6 +134,15 @@ class PredictionColumns:
 
         A row without a text is not accepted. `predicted` are the predictions, by default those that the task decides.
         """
+        if self.parts:
+            of_parts = [
+                part.cells(
+                    outputs[:, column.outputs], has_text, None if predicted is None else column.unpack(predicted)
+                )
+                for part, column in zip(self.parts, self.task.columns, strict=True)
+            ]
+            yield from (list(itertools.chain.from_iterable(row)) for row in zip(*of_parts, strict=True))
+            return
         for start in range(0, len(outputs), _BLOCK):
             block = slice(start, start + _BLOCK)
             decided = None if predicted is None else predicted[block]
@@ -109,7 +159,7 @@ class PredictionColumns:
             first = self.task.scope.mark(first, in_scope, digits)
         confidence = probabilities.max(axis=1)
         # A rejected row is not accepted: no held-out row has shown how often a rejection is right.
-        accepted = (confidence >= (self.min_confidence or 0.0)) & inside & has_text
+        accepted = (confidence >= self._least) & inside & has_text
         self.tally["accepted"] += int(accepted.sum())
         self.tally["expected right"] += float(confidence[accepted].sum())  # type: ignore[assignment]
         self.tally["rejected"] += int((~inside).sum())
@@ -117,6 +167,7 @@ class PredictionColumns:
         if answers.has_labels:
             more.append(self._of_labels(probabilities))
         if self.set_limit is not None:
+            assert not isinstance(self.set_limit, Mapping), "each part has its own"
             sets = answers.set_fields(probabilities, self.set_limit, digits)
             # A rejected row has an empty set: its text may have no class.
             more.append(
@@ -126,6 +177,10 @@ class PredictionColumns:
         for (label, *others), is_accepted, *parts in zip(first, accepted.tolist(), *more, strict=True):
             mark = [] if self.min_confidence is None else ["true" if is_accepted else "false"]
             yield [label, *mark, *others, *itertools.chain.from_iterable(parts)]
+
+    @property
+    def _least(self) -> float:
+        return self.min_confidence if isinstance(self.min_confidence, float) else 0.0
 
     def _of_labels(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
         """Yield the probabilities of each row, or the `top_k` labels with theirs."""
@@ -156,7 +211,7 @@ class PredictionColumns:
         if folds is not None:
             names = [*names, FOLD_COLUMN]
             cells = ([*row, str(fold + 1)] for row, fold in zip(cells, folds.tolist(), strict=True))
-        types = {name: bool if name == _ACCEPTED else float for name in names if not name.startswith(_TEXT_COLUMNS)}
+        types = {**self.types, FOLD_COLUMN: float}
         writer = find_writer(path.name)
         if writer is write_csv:
             writer = functools.partial(write_csv, for_excel=self.for_excel)
@@ -165,13 +220,24 @@ class PredictionColumns:
 
     def summary(self, rows: int) -> str:
         """Say what became of the rows that were predicted."""
+        if self.parts:
+            lines = [(part.name, part.summary(rows).partition(", ")[2]) for part in self.parts]
+            return "; ".join([f"{rows:,} rows", *(f"{name}: {line}" for name, line in lines if line)])
         parts = [f"{rows:,} rows"]
         if self.min_confidence is not None:
             right = round(self.tally["expected right"])
-            parts.append(f"{self.tally['accepted']:,} accepted at {self.min_confidence:.3g} (expected {right:,} right)")
+            parts.append(f"{self.tally['accepted']:,} accepted at {self._least:.3g} (expected {right:,} right)")
         if self.task.scope is not None:
             parts.append(f"{self.tally['rejected']:,} in no class")
         return ", ".join(parts)
+
+
+def _name_part(name: str, column: str) -> str:
+    """The name of an added column for one of several label columns, e.g. predicted_topic and prob_topic_billing."""
+    if name.startswith("predicted_"):
+        return f"predicted_{column}"
+    kind, _, label = name.partition("_")
+    return f"prob_{column}_{label}" if kind == "prob" else f"{name}_{column}"
 
 
 def read_predictions(folder: Path) -> Table:

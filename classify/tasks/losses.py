@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from classify.evaluation.metrics import Array
 from classify.modeling.packing import send
-from classify.tasks.base import Loss, Weights
+from classify.tasks.base import MISSING, Column, Loss, Weights
 
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCAL_GAMMA = 2.0
@@ -141,10 +142,47 @@ class SquaredError(Loss):
         self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
-        errors = (logits[:, 0].float() - self.aims(targets)) ** 2
-        if row_weights is not None:
-            errors = errors * row_weights
-        return errors.where(~targets.isnan(), 0.0).sum()
+        counted = ~targets.isnan()
+        # Before the square: the gradient of one that is NaN would be NaN, even times 0.
+        errors = (logits[:, 0].float() - self.aims(targets.where(counted, self.center))) ** 2 * counted
+        return errors.sum() if row_weights is None else errors @ row_weights
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
         return (targets - self.center) / self.scale
+
+
+@dataclass(frozen=True)
+class ColumnLoss(Loss):
+    """The mean, over the columns that a row has, of their losses, each on its own outputs."""
+
+    padding: ClassVar[float] = MISSING  # as of a row whose columns are all empty
+
+    columns: tuple[Column, ...]
+    losses: tuple[Loss, ...]
+
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The weighted sum of the losses; logits (n, outputs), targets (n, cells).
+
+        No row is selected, since compilers for accelerators want shapes that stay: a loss ignores its padding.
+        """
+        present = [targets[:, column.cells.start] != MISSING for column in self.columns]
+        shares = 1 / torch.stack(present).sum(dim=0).clamp(min=1)
+        shares = shares if row_weights is None else shares * row_weights
+        total = logits.new_zeros((), dtype=torch.float32)
+        for column, loss, has_label in zip(self.columns, self.losses, present, strict=True):
+            cells = targets[:, column.cells].where(has_label[:, None], loss.padding)
+            own = cells.to(torch.from_numpy(np.empty(0, column.task.targets.dtype)).dtype)
+            own = own if column.task.targets.per_label else own[:, 0]
+            total = total + loss.loss_sum(logits[:, column.outputs], own, shares)
+        return total
+
+    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
+        rows = [column.rows(targets) for column in self.columns]
+        counts = np.bincount(np.concatenate(rows), minlength=len(targets))
+        shares = ((1 if row_weights is None else row_weights) / np.maximum(counts, 1)).astype(np.float32)
+        parts = zip(self.columns, self.losses, rows, strict=True)
+        return math.fsum(
+            loss.weight_sum(column.unpack(targets[places]), shares[places]) for column, loss, places in parts
+        )

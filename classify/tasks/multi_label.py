@@ -62,6 +62,9 @@ class LabelSetTargets(Targets):
     has no label, which is known.
     """
 
+    per_label = True
+    dtype = np.uint8
+
     separator: str | None = JOIN
     empty_is_labelled: bool = True
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from classify.data.reading import InputTables
 from classify.errors import InputError, list_some
@@ -23,7 +24,7 @@ from classify.tables.labels import (
 )
 from classify.tables.profile import parse_number, profile
 from classify.tables.source import Question, QuestionError
-from classify.tasks import multi_label, regression, single_label
+from classify.tasks import multi_column, multi_label, regression, single_label
 from classify.tasks.base import JOIN, Task
 from classify.tasks.label_columns import kept_labels
 
@@ -41,6 +42,8 @@ def recognize(tables: InputTables) -> Task:
     Raises InputError where the labels do not fit.
     """
     requested, columns = tables.config.task, tables.columns
+    if columns.are_separate:
+        return multi_column.from_tables(tables)
     if len(columns.labels) > 1 and requested not in ("auto", "multi"):
         names = ", ".join(columns.labels)
         raise InputError(f"--task {requested}: --label-column names several columns: {names}; name one.")
@@ -104,19 +107,26 @@ def _find_separator(tables: InputTables, cells: Mapping[str, int]) -> str | None
 
 def trained_task(folder: str) -> Task:
     """The task of a result folder. Raises InputError if it is not a result folder, or for unknown tasks."""
-    settings, files = read_settings(folder), {file.NAME: file for file in TASKS.values()}
-    if settings["task"] not in files:
-        raise InputError(
-            f"classify.json: expected one of the tasks {', '.join(files)}. Got {settings['task']!r} instead; "
-            "predict with the version that trained the model (see run.json)."
-        )
+    settings = read_settings(folder)
     try:
-        task: Task = files[settings["task"]].from_settings(read_labels(folder), settings)
+        task = from_settings(settings["task"], read_labels(folder), settings)
     except KeyError as error:
         raise InputError(
             f"--model {folder}: classify.json has no {error}; restore the file of the training run."
         ) from None
     return replace(task, scope=Scope.read(Path(folder), settings))
+
+
+def from_settings(name: str, labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
+    """The task of that name in classify.json. Raises InputError for one that is unknown, KeyError without a setting."""
+    files = {file.NAME: file for file in (*TASKS.values(), multi_column)}
+    if name not in files:
+        raise InputError(
+            f"classify.json: expected one of the tasks {', '.join(files)}. Got {name!r} instead; "
+            "predict with the version that trained the model (see run.json)."
+        )
+    task: Task = files[name].from_settings(labels, settings)
+    return task
 
 
 def check_teacher(folder: str, task: Task) -> None:

@@ -45,6 +45,8 @@ _TRAINED_ENCODER_ALPHA = 1e4
 class NumberTargets(Targets):
     """Numbers (rows,) float32. `unit` is their standard deviation, `unlabelled` the cell that means none, if any."""
 
+    dtype = np.float32
+
     unit: float = 1.0
     unlabelled: str | None = None
 

@@ -55,6 +55,8 @@ def most_probable(targets: Array) -> npt.NDArray[np.int64]:
 class ClassTargets(Targets):
     """Class numbers (rows,), -1 for a row without a label."""
 
+    dtype = np.int64
+
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
         return mark_rows(table, column, lambda cell: self.classes.of(cell) is not None)
 

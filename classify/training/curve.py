@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +60,27 @@ def measure_curve(
         else:
             points.append((size, scores[name]))
             if size == sizes[-1][0] or 2 * size >= rows:
-                for label, values in scores["per_class"].items():
+                for label, values in _by_class(scores).items():
                     half.setdefault(label, []).append(values["f1"])
         report(size, name, scores[name])
     interval = final.get(f"{name}_interval") or (final[name], final[name])
     per_class = {
         label: (float(np.mean(half[label])), float(values["f1"]))
-        for label, values in final["per_class"].items()
+        for label, values in _by_class(final).items()
         if label in half and "f1" in values
     }
     return Curve(name, (*points, (rows, final[name])), (interval[0], interval[1]), per_class, preset)
+
+
+def _by_class(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of each label; of several label columns, behind the name of its column."""
+    if "columns" not in scores:
+        return dict(scores["per_class"])
+    return {
+        f"{column}: {label}": values
+        for column, one in scores["columns"].items()
+        for label, values in one["per_class"].items()
+    }
 
 
 def _train_part(folder: Path, values: dict[str, Any], rows: int, draw: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from classify import evaluation, training
 from classify.data.split_rows import cap_rows
 from classify.distributed import sharding
 from classify.modeling.kept_features import KeptFeatures, choose_rows
+from classify.tasks.base import Task
 from classify.training.callbacks import Evaluate
 from classify.training.linear_probe import Learned
 from classify.training.log import Log
@@ -62,7 +63,7 @@ def finish(
     task = context.inputs.task
     answers = task.answers.fitted(task.answers.probabilities(validation), splits.validation.targets)
     task = task.with_answers(answers)
-    calibration = _describe_calibration(context, rescaling, before, scored)
+    calibration = _describe_calibration(context, task, rescaling, splits.scored.targets, before, scored)
     if context.config.training.save_dtype != "float32":
         _round_weights(context)
         if splits.folds is None and not context.refits_on_validation:  # else other models have scored them
@@ -169,24 +170,39 @@ def _rescale_output_layer(context: TrainingContext, validation: Logits) -> evalu
 
 
 def _describe_calibration(
-    context: TrainingContext, rescaling: evaluation.calibration.Rescaling, before: Logits, after: Logits
+    context: TrainingContext,
+    task: Task,
+    rescaling: evaluation.calibration.Rescaling,
+    targets: npt.NDArray[Any],
+    before: Logits,
+    after: Logits,
+    name: str = "",
 ) -> dict[str, Any] | None:
     """The entry of metrics.json: the rescaling, and the probabilities' scores before and after it; print them.
 
-    None without --calibrate, and for tasks without probabilities.
+    Of several label columns there is one for each. None without --calibrate, and for tasks without probabilities.
     """
     if context.config.training.calibrate != "auto":
         return None
-    splits, task, seed = context.splits, context.inputs.task, context.config.training.seed
-    old, new = (task.scores.probability_scores(logits, splits.scored.targets, seed) for logits in (before, after))
+    if task.columns:
+        entries: dict[str, Any] = {}
+        for column in task.columns:
+            rows, part = column.rows(targets), column.outputs
+            own, logits = column.unpack(targets[rows]), (before[rows][:, part], after[rows][:, part])
+            if len(rows):
+                scaled, of_column = rescaling.take(part), f" of {column.name!r}"
+                entries[column.name] = _describe_calibration(context, column.task, scaled, own, *logits, of_column)
+        return {"columns": entries}
+    splits, seed = context.splits, context.config.training.seed
+    old, new = (task.scores.probability_scores(logits, targets, seed) for logits in (before, after))
     if old is None or new is None:
         return None
     temperature = rescaling.temperature
     fitted = "one scale and shift per label" if temperature is None else f"temperature {temperature:.3g}"
-    rows = "validation rows" if splits.method is None else f"rows of {splits.method}"
+    fitted_on = "validation rows" if splits.method is None else f"rows of {splits.method}"
     scored = "test log loss" if splits.test is not None else "log loss on them"
     log(
-        f"calibration: {fitted} (fitted on {rows}; {scored} "
+        f"calibration{name}: {fitted} (fitted on {fitted_on}; {scored} "
         f"{old['log_loss']:.3f} before, {new['log_loss']:.3f} after; --calibrate)"
     )
     return {**rescaling.as_json(), "before": old, "after": new}

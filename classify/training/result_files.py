@@ -73,6 +73,11 @@ class Results:
         return self.context.splits
 
     @property
+    def has_thresholds(self) -> bool:
+        of_columns = (column.task.answers for column in self.task.columns)
+        return any(answers.thresholds is not None for answers in (self.task.answers, *of_columns))
+
+    @property
     def by_folds(self) -> bool:
         return self.splits.folds is not None and self.splits.scored is self.splits.train
 
@@ -144,11 +149,18 @@ class Results:
     def paired(self) -> SignTest | None:
         """The paired test of the model against the baseline on the same texts."""
         rows = self.scored_rows
-        if rows.predicted is None or rows.baseline is None:
+        return None if rows.baseline is None else _test(self.task, rows.take(rows.independent))
+
+    def describe_baseline(self) -> dict[str, Any] | None:
+        """The entry of metrics.json: the baseline's metrics, and the paired test of each of several columns."""
+        if self.baseline is None or self.paired is None:
             return None
-        places = rows.independent
-        score, targets = self.task.scores.row_scores, rows.targets[places]
-        return sign_test(score(rows.predicted[places], targets), score(rows.baseline[places], targets))
+        entry = {**self.baseline.as_json(), "paired": asdict(self.paired)}
+        rows = self.scored_rows.take(self.scored_rows.independent)
+        for column in self.task.columns:
+            if column.name in entry["columns"]:
+                entry["columns"][column.name] |= {"paired": asdict(_test(column.task, column.take(rows)))}
+        return entry
 
     @functools.cached_property
     def scored_rows(self) -> ScoredRows:
@@ -176,6 +188,13 @@ class Results:
     @property
     def headline(self) -> tuple[metrics.Scores, Baseline | None, MajorityBaseline]:
         return self.unseen or (self.scores, self.baseline, self.majority)
+
+
+def _test(task: Task, rows: ScoredRows) -> SignTest:
+    """The paired test of the model against the baseline."""
+    assert rows.predicted is not None
+    assert rows.baseline is not None
+    return sign_test(*(task.scores.row_scores(values, rows.targets) for values in (rows.predicted, rows.baseline)))
 
 
 def _write_model(results: Results) -> None:
@@ -265,24 +284,23 @@ def _write_taught(results: Results) -> None:
 
 def _write_suspects(results: Results) -> None:
     """Write suspects.csv, where every row was scored by a fold that did not train on it."""
-    split, columns, path = results.splits.train, results.splits.columns, results.context.output.folder
-    path = path / suspects_file.FILE
+    split, columns = results.splits.train, results.splits.columns
+    path = results.context.output.folder / suspects_file.FILE
     path.unlink(missing_ok=True)  # of an earlier run in this folder
-    if not results.by_folds or len(columns.labels) > 1 or not results.task.answers.has_confidence:
+    if not results.by_folds or (len(columns.labels) > 1 and not columns.are_separate):
         return
-    probabilities = results.task.answers.probabilities(results.logits)
-    suspects = suspects_file.choose_to_review(probabilities, split.targets)
-    if len(suspects.rows):
-        suspects_file.write_suspects(
-            path,
-            suspects,
-            split.table,
-            split.rows,
-            (columns.text, columns.labels[0]),
-            split.targets,
-            probabilities,
-            for_excel=results.context.config.training.excel_safe,
-        )
+    task, rows = results.task, results.scored_rows
+    parts = [(one.name, one.task, one.rows(rows.targets), one.take(rows)) for one in task.columns]
+    reviewed = []
+    for name, part, places, scored in parts or [(columns.labels[0], task, np.arange(len(split)), rows)]:
+        if part.answers.has_confidence:
+            probabilities = part.answers.probabilities(scored.logits)
+            suspects = suspects_file.choose_to_review(probabilities, scored.targets)
+            one = suspects_file.ReviewedColumn(name, suspects, split.rows[places], scored.targets, probabilities)
+            reviewed.append(one)
+    if any(len(one.suspects.rows) for one in reviewed):
+        excel_safe = results.context.config.training.excel_safe
+        suspects_file.write_suspects(path, split.table, columns.text, reviewed, for_excel=excel_safe)
 
 
 def _write_metrics(results: Results) -> None:
@@ -290,21 +308,18 @@ def _write_metrics(results: Results) -> None:
     validation, test = results.validation_scores.as_json(), None
     if splits.method is not None:
         validation |= {"method": splits.method, "folds": splits.num_folds}
-    if results.task.answers.thresholds is not None:
+    if results.has_thresholds:
         validation["thresholds"] = SCORED_ROWS if splits.folds is None else OTHER_FOLDS
     if splits.test is not None:
         test = results.scores.as_json()
     elif splits.method is not None:  # every row was scored by a model that had not seen it
         test = validation
-    baseline = None
-    if results.baseline is not None and results.paired is not None:
-        baseline = {**results.baseline.as_json(), "paired": asdict(results.paired)}
     metrics.write_metrics(
         results.context.output.folder,
         results.task.name,
         validation=validation,
         test=test,
-        baseline=baseline,
+        baseline=results.describe_baseline(),
         majority=results.majority,
         unseen=results.unseen,
         calibration=results.calibration,
@@ -374,7 +389,21 @@ def _notes(results: Results) -> list[str]:
         balanced=results.context.config.training.class_weights == "balanced",
         folds=format_seconds(FOLD_TRAININGS * results.context.timeline.elapsed) if foldable else "",
     )
-    if results.task.answers.thresholds is not None and splits.test is None and splits.folds is None:
+    for column in results.task.columns:
+        if (of_column := scores.columns.get(column.name)) is not None:
+            frequent = dict(majority.metrics["columns"][column.name])
+            found = advice.notes(
+                of_column,
+                part,
+                majority=MajorityBaseline(frequent.pop("label"), frequent),
+                baseline=None,
+                paired=None,
+                metric=column.task.scores.primary,
+                loss=advice.TrainingLoss(0.0, 0.0, 0.0, math.inf),  # that of all columns is above
+                balanced=results.context.config.training.class_weights == "balanced",
+            )
+            notes += [f"column {column.name!r}: {text}" for text in found]
+    if results.has_thresholds and splits.test is None and splits.folds is None:
         notes.append(
             "the thresholds were chosen on the validation rows that are scored, so F1 may be too high; give "
             "--test-data, or --folds 5"

@@ -20,7 +20,7 @@ from classify.cli import main
 from classify.errors import InputError
 from classify.evaluation.scope import Scope
 from classify.evaluation.scored_rows import ScoredRows, find_threshold
-from classify.prediction.inputs import find_confidence, find_set_limit
+from classify.prediction.inputs import find_confidence, find_set_limits
 from classify.tables.read import read_table
 from classify.tasks import single_label
 from classify.tasks.columns import PredictionColumns
@@ -199,9 +199,9 @@ def test_the_coverage_that_the_error_names_is_taken(trained: Path, tmp_path: Pat
     values = {"targets": rows.targets[drawn], "logits": rows.logits[drawn], "predicted": None, "baseline": None}
     write_rows(trained, tmp_path, hashes=np.arange(count, dtype=np.uint64), trained=None, **values)
     with pytest.raises(InputError, match=f"{count} held-out rows") as refused:
-        find_set_limit(str(tmp_path), CLASSES, 0.9999)
+        find_set_limits(str(tmp_path), CLASSES, 0.9999)
     named = float(str(refused.value).split("at most ")[1].split(";")[0])
-    assert find_set_limit(str(tmp_path), CLASSES, named)[1] == count
+    assert find_set_limits(str(tmp_path), CLASSES, named)[""][1] == count
 
 
 def test_rows_that_were_trained_on_set_no_threshold(trained: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_rows_that_were_trained_on_set_no_threshold(trained: Path, tmp_path: Pat
     write_rows(trained, tmp_path, hashes=hashes, trained=seen, **values)
     with pytest.raises(InputError, match=r"45 held-out rows .* highest is 0\.2\d for 100 %"):
         find_confidence(str(tmp_path), CLASSES, 0.8)
-    assert find_set_limit(str(tmp_path), CLASSES, 0.9)[1] == 45
+    assert find_set_limits(str(tmp_path), CLASSES, 0.9)[""][1] == 45
 
 
 def test_sets_of_labels(trained: Path, new: Path, tmp_path: Path, probabilities: Any, capsys: Any) -> None:
