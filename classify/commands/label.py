@@ -94,6 +94,8 @@ def run(arguments: Sequence[str], program: str) -> int:
                     )
                 if not predictor.task.answers.has_labels:
                     raise InputError(f"--model {options.model}: it predicts scores; a page is for labels.")
+                if predictor.task.columns:
+                    raise InputError(f"--model {options.model}: it has several label columns; a page is for one.")
             else:
                 predictor = prediction.zero_shot.load_encoder(
                     table, texts, list(names or ()) or [""], world, reading.given, options.model

@@ -78,7 +78,7 @@ class DataConfig(ReadConfig):
     )
     text_column_delimiter: str = option(" ", "separator that joins the texts of several --text-column", metavar="TEXT")
     label_column: str | None = _column(
-        "label column, or several of 0 and 1: toxic,insult (default: auto-detected)",
+        "label column, or several: of 0 and 1 (toxic,insult), or a task each (topic,urgency) (default: auto-detected)",
         "--label-column", "--label-column-name", several=True, common=True,
     )  # fmt: skip
     task: Literal["auto", "single", "multi", "regression"] = option(

@@ -367,8 +367,9 @@ class Task:
             own = {label: left.pop(name) for name, label in of_label.items() if name in left}
             columns.append(replace(column, task=column.task.with_thresholds(own)))
         if left:
-            listed = list_some(self.labels, show=repr)
-            raise InputError(f"--threshold {next(iter(left))}: the model has no such label; it has: {listed}.")
+            having = [one for one in self.columns if one.task.answers.thresholds is not None]
+            listed = list_some([f"{one.name}: {label}" for one in having for label in one.task.labels], show=repr)
+            raise InputError(f"--threshold {next(iter(left))}: expected a label of a set: {listed or 'there is none'}.")
         return self.with_answers(replace(self.answers, columns=tuple(columns)))
 
     def of_column(self, name: str) -> Column:

@@ -104,7 +104,9 @@ class PredictionColumns:
         """The names of the added columns, behind each that of one of several label columns."""
         if self.parts:
             return [name for part in self.parts for name in part.names]
-        return [name if self.name is None else _name_part(name, self.name) for name in self._plain_names]
+        if self.name is None:
+            return self._plain_names
+        return [_name_part(name, self.name, is_label=self.top_k is None) for name in self._plain_names]
 
     @property
     def types(self) -> dict[str, type]:
@@ -232,12 +234,15 @@ class PredictionColumns:
         return ", ".join(parts)
 
 
-def _name_part(name: str, column: str) -> str:
-    """The name of an added column for one of several label columns, e.g. predicted_topic and prob_topic_billing."""
+def _name_part(name: str, column: str, *, is_label: bool) -> str:
+    """The name of an added column for one of several label columns, e.g. predicted_topic and prob_topic_billing.
+
+    `is_label`: behind prob_ stands a label, and no place of a most probable one.
+    """
     if name.startswith("predicted_"):
         return f"predicted_{column}"
     kind, _, label = name.partition("_")
-    return f"prob_{column}_{label}" if kind == "prob" else f"{name}_{column}"
+    return f"prob_{column}_{label}" if kind == "prob" and is_label else f"{name}_{column}"
 
 
 def read_predictions(folder: Path) -> Table:

@@ -191,7 +191,8 @@ def _describe_calibration(
             own, logits = column.unpack(targets[rows]), (before[rows][:, part], after[rows][:, part])
             if len(rows):
                 scaled, of_column = rescaling.take(part), f" of {column.name!r}"
-                entries[column.name] = _describe_calibration(context, column.task, scaled, own, *logits, of_column)
+                found = _describe_calibration(context, column.task, scaled, own, *logits, of_column)
+                entries |= {} if found is None else {column.name: found}
         return {"columns": entries}
     splits, seed = context.splits, context.config.training.seed
     old, new = (task.scores.probability_scores(logits, targets, seed) for logits in (before, after))

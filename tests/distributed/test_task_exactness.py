@@ -17,8 +17,8 @@ from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
-from classify.tasks import multi_label, regression, single_label
-from classify.tasks.base import Task
+from classify.tasks import multi_column, multi_label, regression, single_label
+from classify.tasks.base import MISSING, Task
 from classify.training import contrastive
 from tests.support import tiny
 from tests.support.processes import run_distributed_test
@@ -41,6 +41,13 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     scores = np.array([float(score_of(n)) for n in range(ROWS)], dtype=np.float32)
     classes = np.arange(ROWS) % 3
     soft = np.random.default_rng(0).dirichlet([1, 1, 1], ROWS).astype(np.float32)
+    number = regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0)
+    columns = multi_column.make(
+        [("topic", single_label.make(CLASSES)), ("tags", multi_label.make(CLASSES)), ("score", number)]
+    )
+    cells = multi_column.pack(columns.columns, [classes, marks, scores])
+    for place, column in enumerate(columns.columns):  # each is empty in a fifth of the rows
+        cells[place::5, column.cells] = MISSING
     return {
         "pairs": (single_label.make(CLASSES), classes, {}),
         "labels": (multi_label.make(CLASSES), marks, {}),
@@ -56,6 +63,7 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
         "weighted labels": (multi_label.make(CLASSES), marks, {}),
         "weighted scores": (regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
         "chunks": (single_label.make(CLASSES), classes, {}),
+        "weighted columns": (columns, cells, {}),
         "scores": (regression.make(["score"], float(scores.mean()), float(scores.std()), 1.0), scores, {}),
     }
 
