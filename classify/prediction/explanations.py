@@ -5,13 +5,12 @@ explanations.json has the words that led to the worst predictions of a run, for 
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +20,6 @@ from classify.evaluation.scored_rows import ScoredRows, confident_errors, worst_
 from classify.files import read_json, write_json
 from classify.tasks.base import Task
 from classify.tasks.columns import read_predictions
-
-if TYPE_CHECKING:
-    from classify.prediction.predictor import Predictor
-    from classify.tables.table import Table
 
 FILE = "explanations.json"
 # Texts of a run that are explained.
@@ -93,39 +88,33 @@ def write_explanations(folder: Path, *, use_cpu: bool = False) -> None:
     with prediction.pytorch.load(str(folder), use_cpu=use_cpu, precision="fastest", launch=None) as predictor:
         scored, table, task = ScoredRows.read(folder), predictor.texts.derive(read_predictions(folder)), predictor.task
         unseen = scored.unseen  # the report shows no others
-        explanations: dict[str, Any] = {}
-        if not task.columns:
-            explanations = _explain_worst(predictor, task, table, scored.take(unseen), unseen, _CHARACTERS)
-        for column in task.columns:
-            rows, most = unseen[column.rows(scored.targets[unseen])], _CHARACTERS // len(task.columns)
-            of_column = column.take(scored.take(unseen))
-            explain_column = functools.partial(_explain_worst, first_output=column.outputs.start)
-            explanations[column.name] = explain_column(predictor, column.task, table, of_column, rows, most)
+        scored, read = scored.take(unseen), 4 * predictor.settings["max_length"]  # about as many characters are read
+
+        def explain_worst(worst: list[tuple[int, int]], rows: npt.NDArray[np.int64], most: int, first: int) -> Any:
+            """Explain outputs, counted from the `first`, of `rows` (n,) until their texts have `most` characters."""
+            found, characters = {}, 0
+            for place, output in worst:
+                if characters > most:
+                    break
+                inputs = [table.take(name, rows[[place]])[0] for name in predictor.texts.inputs]
+                characters += min(read, sum(map(len, inputs)))
+                text: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
+                label = predictor.labels[first + output]
+                ranked = strongest(predictor.explain(text, label), _WORDS)
+                words = [[word.word, round(word.score, 3)] for word in ranked]
+                found[str(rows[place])] = {"output": label, "words": words}
+            return found
+
+        explanations = {
+            one.name: explain_worst(
+                _worst_outputs(one.task, one.take(scored)),
+                unseen[one.rows(scored.targets)],
+                _CHARACTERS // len(task.columns),
+                one.outputs.start,
+            )
+            for one in task.columns
+        } or explain_worst(_worst_outputs(task, scored), unseen, _CHARACTERS, 0)
     write_json(folder / FILE, explanations)
-
-
-def _explain_worst(
-    predictor: Predictor,
-    task: Task,
-    table: Table,
-    scored: ScoredRows,
-    rows: npt.NDArray[np.int64],
-    most: int,
-    first_output: int = 0,
-) -> dict[str, Any]:
-    """Explain the worst of `scored` rows, by their number in `rows` (n,), until their texts have `most` characters."""
-    explanations: dict[str, Any] = {}
-    characters, read = 0, 4 * predictor.settings["max_length"]  # about as many are read
-    for place, output in _worst_outputs(task, scored):
-        if characters > most:
-            break
-        inputs = [table.take(name, rows[[place]])[0] for name in predictor.texts.inputs]
-        characters += min(read, sum(map(len, inputs)))
-        text: Any = inputs[0] if len(inputs) == 1 else tuple(inputs)
-        ranked = strongest(predictor.explain(text, predictor.labels[first_output + output]), _WORDS)
-        words = [[word.word, round(word.score, 3)] for word in ranked]
-        explanations[str(rows[place])] = {"output": task.labels[output], "words": words}
-    return explanations
 
 
 def _worst_outputs(task: Task, rows: ScoredRows) -> list[tuple[int, int]]:
