@@ -51,6 +51,8 @@ _MOST_SIGNS = 20
 _NUMPY = re.compile(r"""['"]\s+['"]""")
 # Similarity (difflib's ratio) from which a label may be a mistyped one.
 _ALIKE = 0.85
+# Share of the filled cells of a column that are 0 and 1 from which it is one of them: a few may be typing errors.
+_MARKED = 0.9
 # Names that may be mistyped: of four characters or more, and such as --label-names can hold.
 _MISTYPED = re.compile(r"[^,=]{4,60}")
 _DIGITS = re.compile(r"\d")
@@ -452,9 +454,13 @@ def sort_key(name: str) -> tuple[int, float, str]:
 
 
 def are_marks(table: Table, names: Sequence[str]) -> bool:
-    """Whether some columns hold 0 and 1, or no and yes, or nothing, as columns of a label each do."""
-    cells = {cell.strip() for name in names for cell in table.dictionary_encode(name)[0]} - {""}
-    return all(parse_mark(cell) is not None for cell in cells)
+    """Whether each of some columns holds 0 and 1, or no and yes, in nearly all filled cells, as those of a label do."""
+    for name in names:
+        counts = {cell: rows for cell, rows in value_counts(table, name).items() if cell.strip()}
+        marks = sum(rows for cell, rows in counts.items() if parse_mark(cell) is not None)
+        if marks < _MARKED * sum(counts.values()):
+            return False
+    return True
 
 
 def list_cells(table: Table, names: Sequence[str], name: str) -> Table:

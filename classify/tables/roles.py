@@ -272,7 +272,7 @@ class _Search:
         if marks:
             flags.append(f"--label-column {_quote(','.join(marks))} for a label each")
         elif len(names) > 1:
-            flags.append(f"--label-column {_quote(','.join(names[:2]))} to predict both")
+            flags.append(f"--label-column {_quote(','.join(names[:2]))} for a task each")
         if sum(name.startswith("prob_") for name in self.free) > 1:
             flags.append("--soft-labels for the probabilities in prob_*")
         return Question("which column has the labels", tuple(shown), tuple(flags))

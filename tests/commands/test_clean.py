@@ -15,7 +15,7 @@ import pytest
 from classify.cli import main
 from classify.errors import InputError
 from classify.evaluation import suspects_file as review
-from classify.evaluation.suspects_file import Suspects, apply_suspects, find_suspects, write_suspects
+from classify.evaluation.suspects_file import ReviewedColumn, Suspects, apply_suspects, find_suspects, write_suspects
 from classify.tables.read import read_table
 from classify.training.run import train
 from tests.support import tiny
@@ -192,7 +192,8 @@ def test_rows_are_numbered_as_in_messages_and_have_their_id(tmp_path: Path) -> N
     table = read_table(str(tmp_path / "my.csv"))
     suspects, targets = Suspects(np.array([2, 1]), np.array([1, 0])), np.array([0, 1, 0])
     path, columns, probabilities = tmp_path / "suspects.csv", ("text", "label"), np.full((3, 2), 0.5)
-    write_suspects(path, suspects, table, np.arange(3), columns, targets, probabilities)
+    reviewed = ReviewedColumn(columns[1], suspects, np.arange(3), targets, probabilities)
+    write_suspects(path, table, columns[0], [reviewed])
     written = read_table(str(path))
     assert written.columns == [
         "row",
@@ -219,7 +220,8 @@ def test_a_file_for_excel_is_applied(noisy: tuple[Path, Path, list[int]], tmp_pa
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.1, 0.9]])
     path, targets = tmp_path / "suspects.csv", np.array([0, 1, 0, 1])
     columns = ("text", "label")
-    write_suspects(path, suspects, table, np.arange(4), columns, targets, probabilities, for_excel=True)
+    reviewed = ReviewedColumn(columns[1], suspects, np.arange(4), targets, probabilities)
+    write_suspects(path, table, columns[0], [reviewed], for_excel=True)
     assert "'+y,'=x" in path.read_text()
     accept(path)
     assert apply_suspects(path, table, columns) == ["=x", "=x", "=x", "+y"]

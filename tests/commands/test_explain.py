@@ -82,7 +82,7 @@ def test_the_command(trained: Path, capsys: Any) -> None:
     assert main([*words, "--label", "money"]) == 0
     assert "the logit of 'money'" in capsys.readouterr().out
     assert main([*words, "--label", "none"]) == 2
-    assert "no label 'none'; it has: 'app', 'card', 'money'" in capsys.readouterr().err
+    assert "expected one of the labels 'app', 'card', 'money'. Got 'none' instead" in capsys.readouterr().err
     assert main(["explain", "--model", str(trained)]) == 2
     assert main(["explain", "--model", str(trained), " "]) == 2
 

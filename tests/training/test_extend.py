@@ -204,7 +204,7 @@ def test_runs_that_know_other_classes_are_compared(earlier: Path, tmp_path: Path
     """On the rows of the classes that both know."""
     rows = [*OLD[:40], *NEW]
     folder = train(make_config(earlier, tiny.write_table(tmp_path / "new.csv", rows), tmp_path / "out", **SETTINGS))
-    comparison = compare([earlier, folder])
+    comparison = compare([earlier, folder])[""]
     assert 0 < comparison.rows <= 40
     assert comparison.runs[1].metrics["accuracy"] >= 0.5
 

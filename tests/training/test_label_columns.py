@@ -374,5 +374,5 @@ def test_the_question_for_the_label_column_names_the_way_to_both(model_folder: P
     path = tmp_path / "t.csv"
     lines = [f"{('red', 'blue')[a]} {('low', 'high')[b]} text {n},t{a},u{b}" for n, (a, b) in enumerate(texts.tolist())]
     path.write_text("\n".join(["text,topic,urgency", *lines]) + "\n", encoding="utf-8")
-    with pytest.raises(QuestionError, match='--label-column "topic,urgency" to predict both'):
+    with pytest.raises(QuestionError, match='--label-column "topic,urgency" for a task each'):
         check(make_config(model_folder, path, tmp_path / "out"))
