@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from classify import modeling, prediction, tasks
 from classify.commands import flags
@@ -138,11 +138,11 @@ def _choose_columns(options: Options) -> tuple[PredictionColumns, list[str]]:
     if options.min_confidence is not None and options.min_precision is not None:
         raise InputError("--min-confidence and --min-precision both set the confidence; give one of them.")
     found = list[str]()
-    confidence: float | dict[str, float] | None = options.min_confidence
-    limit: float | dict[str, float] | None = None
+    confidence: Any = options.min_confidence
+    limit: Any = None
     if options.min_precision is not None:
         thresholds = prediction.inputs.find_confidence(options.model, task, options.min_precision)
-        confidence = {name: threshold.confidence for name, threshold in thresholds.items()}
+        confidence = {name: threshold.required for name, threshold in thresholds.items()}
         found += [
             f"accepted{f'_{name}' if name else ''}: confidence at least {threshold.confidence:.3f}; "
             f"{threshold.accepted} of the run's {threshold.rows} held-out rows reach it, and {threshold.right} of "

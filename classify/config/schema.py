@@ -87,6 +87,10 @@ class DataConfig(ReadConfig):
     label_separator: str | None = option(
         None, "between the labels of a cell: #, |, tab, newline, space, brackets (default: auto-detected)"
     )
+    hierarchy: Literal["auto", "on", "none"] = option(
+        "auto", "labels are paths of nodes, such as 'billing > refund'; the sign between nodes is found, or is "
+        "--label-separator (auto: where branches recur)", affects={"identity"}, switch=("on", "none"),
+    )  # fmt: skip
     soft_labels: bool = option(
         False, "train towards the probabilities in columns prob_<label>, as predict writes them, beside labels or alone"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +75,8 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     sources: list[Source] = []
     if origins is not None:
         sources = _find_sources(tables, targets, labelled, trusted, [validation, test])
+    if (partial := _find_partial(tables, encoder, hashes, labelled, [validation, test])) is not None:
+        sources.append(partial)
     if tables.soft is not None:
         train, *softened = _soften([train, *(source.split for source in sources)], encoder, targets, tables.soft)
         sources = [replace(source, split=split) for source, split in zip(sources, softened, strict=True)]
@@ -156,6 +158,24 @@ def _find_sources(
     texts = _same_texts(table, columns.texts)
     others = [_same_texts(split.table, columns.texts)[split.rows] for split in scored if split.table is not table]
     return collect_sources(tables.origins, added, known, texts, np.concatenate([texts[:0], *others]))
+
+
+def _find_partial(
+    tables: InputTables,
+    encoder: Targets,
+    hashes: TextHashes,
+    labelled: npt.NDArray[np.bool_],
+    scored: Sequence[Split | None],
+) -> Source | None:
+    """The rows of `--data` that only train, since their label says too little; no text that has another label."""
+    column, found = tables.columns.label, encoder.partial(tables.train, tables.columns.label)
+    if found is None or not found[0].any():
+        return None
+    rows, aims = np.flatnonzero(found[0]), found[1]
+    texts = [hashes[labelled], *(split.hashes(tables.columns.text) for split in scored if split is not None)]
+    is_new = (hashes[rows] != EMPTY) & ~np.isin(hashes[rows], np.concatenate(texts))
+    rows, aims = rows[is_new], aims[is_new]
+    return Source(f"inner nodes in column {column!r}", Split(tables.train, rows, aims, aims), is_judged=False)
 
 
 def _same_texts(table: Table, texts: TextColumns) -> TextHashes:
@@ -350,6 +370,8 @@ def _find_unlabelled(tables: InputTables, encoder: Targets) -> dict[str, Split]:
     for name, table in (("", tables.train), ("_eval", tables.eval), ("_test", tables.test)):
         if table is not None:
             known = encoder.labelled(table, column) | mark_rows(table, column, encoder.classes.is_outside)
+            if (partial := encoder.partial(table, column)) is not None:
+                known |= partial[0]
             again = mark_rows(table, column, encoder.classes.divided.__contains__)
             for file, rows in ((f"unlabelled{name}.csv", ~known & ~again), (f"label-me{name}.csv", again)):
                 if rows.any():

@@ -56,13 +56,15 @@ class Source:
 
     `shared` are the targets of trusted texts that the source labels, too: its own, and the trusted ones. `is_taught`: a
     teacher has labelled the rows, and may have learned from the training split; where that is cross-validated,
-    `by_fold` has for each fold the rows with the labels of a teacher that has not seen it.
+    `by_fold` has for each fold the rows with the labels of a teacher that has not seen it. What
+    is not `is_judged` stays, whatever it adds.
     """
 
     name: str
     split: Split
     shared: tuple[Array, Array] | None = None
     is_taught: bool = False
+    is_judged: bool = True
     by_fold: tuple[Split, ...] = ()
 
     def of_fold(self, fold: int | None) -> Split:
@@ -188,6 +190,10 @@ class Targets(ABC):
 
         Raises InputError naming labels that `known_from` does not have.
         """
+
+    def partial(self, table: Table, column: str) -> tuple[npt.NDArray[np.bool_], Array] | None:
+        """The rows (rows,) whose label says too little to score by, and what they train towards; None without any."""
+        return None
 
     @abstractmethod
     def soften(self, targets: Array, soft: SoftLabels) -> Array:

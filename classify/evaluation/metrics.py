@@ -24,7 +24,7 @@ OTHER_FOLDS = "other folds"
 # Of the normal distribution, for intervals of 95 %.
 NORMAL_QUANTILE = 1.959963984540054
 _SHARE = re.compile(
-    r"((macro|micro|weighted)_)?f1|((balanced|subset|top_\d+)_)?accuracy|(average_)?precision|recall|jaccard"
+    r"((macro|micro|weighted|hierarchical)_)?f1|((balanced|subset|top_\d+)_)?accuracy|(average_)?precision|recall|jaccard"
 )
 # Best and worst classes that a long table lists.
 _LISTED = 20
@@ -37,7 +37,8 @@ class Scores:
     """Metrics of one split by name, 95 % intervals of some of them, and per-class scores if there are classes.
 
     `metrics` are printed, `details` are for metrics.json, trackers and --metric-for-best-model. `predicted` counts the
-    rows predicted as each class. Of several label columns there are the scores of each.
+    rows predicted as each class. Of several label columns there are the scores of each,
+    of a hierarchy those of each level.
     """
 
     metrics: dict[str, float]
@@ -47,6 +48,7 @@ class Scores:
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
     predicted: dict[str, int] = field(default_factory=dict)
     columns: dict[str, Scores] = field(default_factory=dict)
+    levels: tuple[dict[str, float], ...] = ()
 
     @property
     def values(self) -> dict[str, float]:
@@ -60,7 +62,8 @@ class Scores:
         if self.columns:
             columns = {name: one.as_json() for name, one in self.columns.items()}
             return {**self.values, "rows": self.rows, "columns": columns}
-        return {**self.values, "rows": self.rows, **intervals, "per_class": self.per_class}
+        levels = {"levels": list(self.levels)} if self.levels else {}
+        return {**self.values, "rows": self.rows, **intervals, **levels, "per_class": self.per_class}
 
 
 @dataclass(frozen=True)
@@ -264,4 +267,7 @@ def table(scores: Scores) -> str:
     for name, interval in scores.intervals.items():
         between = "" if interval is None else f"  (95 % CI {interval[0]:.3f} to {interval[1]:.3f})"
         lines.append(f"{display_name(name):{name_width}}  {scores[name]:9.3f}{between}")
+    for one in scores.levels:
+        line = f"accuracy {one['accuracy']:.3f}, macro F1 {one['macro_f1']:.3f}"
+        lines.append(f"level {one['level']:.0f} ({one['nodes']:.0f} nodes): {line}")
     return "\n".join(lines)

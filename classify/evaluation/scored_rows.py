@@ -91,7 +91,8 @@ class ScoredRows:
 class Threshold:
     """The required `precision`, the `confidence` that reaches it, and the `accepted` of the `rows` that have it.
 
-    `right` of the accepted ones are predicted correctly.
+    `right` of the accepted ones are predicted correctly. In a hierarchy of labels each of the `levels` has a confidence
+    of its own, infinite where none reaches the precision; `confidence` is the lowest.
     """
 
     precision: float
@@ -99,6 +100,11 @@ class Threshold:
     accepted: int
     right: int
     rows: int
+    levels: tuple[float, ...] = ()
+
+    @property
+    def required(self) -> float | tuple[float, ...]:
+        return self.levels or self.confidence
 
 
 def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float) -> Threshold | None:

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from classify.errors import InputError
-from classify.evaluation.scored_rows import FILE, ScoredRows, Threshold, find_limit, find_threshold
+from classify.evaluation.scored_rows import FILE, ScoredRows, Threshold, find_limit
 from classify.files import why_not_writable
 from classify.findings import decided
 from classify.modeling.result_folder import trained_texts
@@ -88,17 +86,16 @@ def find_confidence(folder: str, task: Task, precision: float) -> dict[str, Thre
 
 def _find_confidence(folder: str, task: Task, rows: ScoredRows, precision: float, column: str) -> Threshold:
     probabilities = task.answers.probabilities(rows.logits)
-    confidence = probabilities.max(axis=1)
-    right = (task.answers.decide(probabilities) == rows.targets).astype(np.float64)
-    threshold = find_threshold(confidence, right, precision)
+    threshold = task.answers.find_threshold(probabilities, rows.targets, precision)
     if threshold is not None:
         return threshold
-    candidates = (find_threshold(confidence, right, least / 100) for least in range(99, 0, -1))
+    shares = (least / 100 for least in range(99, 0, -1))
+    candidates = (task.answers.find_threshold(probabilities, rows.targets, share) for share in shares)
     best = next(filter(None, candidates), None)
     reached = "none" if best is None else f"{best.precision:g} for {100 * best.accepted / best.rows:.0f} % of the rows"
     of_column = f" of column {column!r}" if column else ""
     raise InputError(
-        f"--min-precision {precision:g}: {len(confidence)} held-out rows of {folder} do not show it for any "
+        f"--min-precision {precision:g}: {len(probabilities)} held-out rows of {folder} do not show it for any "
         f"confidence{of_column} (a lower bound that holds in 95 of 100 cases). The highest is {reached}; give that, "
         f"--min-confidence, or score more rows: classify train --like {shlex.quote(folder)} --folds 5."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -189,6 +190,23 @@ def confusion(result: Result) -> Mapping[str, Any] | None:
     places = range(len(labels))
     table = [[(matrix[i, j], levels[i, j], pairs.get((i, j), {}).get("id")) for j in places] for i in places]
     return {"pairs": list(pairs.values()), "names": labels, "table": table}
+
+
+@_section("Levels")
+def levels(result: Result) -> Mapping[str, Any]:
+    """Show the scores of each level of a hierarchy of labels, and which errors stay within a branch."""
+    targets, predicted = result.rows.targets, result.predicted
+    names, branch = result.task.answers.top_nodes()
+    wrong = predicted != targets
+    across = branch[predicted] != branch[targets]
+    pairs = Counter(zip(branch[targets[across]].tolist(), branch[predicted[across]].tolist(), strict=True))
+    confused = [(names[of], names[predicted], rows) for (of, predicted), rows in pairs.most_common(_EXAMPLES)]
+    return {
+        "levels": result.scores["levels"],
+        "wrong": int(wrong.sum()),
+        "within": int((wrong & ~across).sum()),
+        "confused": confused,
+    }
 
 
 @_section("What can be automated")

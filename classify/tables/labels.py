@@ -51,6 +51,9 @@ _MOST_SIGNS = 20
 _NUMPY = re.compile(r"""['"]\s+['"]""")
 # Similarity (difflib's ratio) from which a label may be a mistyped one.
 _ALIKE = 0.85
+# Rows that may all be typing errors; of more, the label that is meant has many times as many.
+_FEW_ERRORS = 5
+_TIMES_MEANT = 10
 # Share of the filled cells of a column that are 0 and 1 from which it is one of them: a few may be typing errors.
 _MARKED = 0.9
 # Names that may be mistyped: of four characters or more, and such as --label-names can hold.
@@ -151,7 +154,8 @@ def find_typos(rows: Mapping[str, int]) -> dict[str, str]:
     names = sorted(rows, key=lambda name: (-rows[name], name))[:_MOST_COMPARED]
     for typed in filter(_MISTYPED.fullmatch, names):
         word, letters = typed.lower(), _DIGITS.sub("", typed.lower())
-        others = {name.lower(): name for name in names if rows[name] > rows[typed] and _MISTYPED.fullmatch(name)}
+        least = rows[typed] if rows[typed] <= _FEW_ERRORS else _TIMES_MEANT * rows[typed]
+        others = {name.lower(): name for name in names if rows[name] > least and _MISTYPED.fullmatch(name)}
         near = difflib.get_close_matches(
             word, [other for other in others if _DIGITS.sub("", other) != letters], 1, _ALIKE
         )

@@ -30,7 +30,7 @@ from classify.data.splits import Targets
 from classify.errors import InputError, list_some
 from classify.evaluation.metrics import INDEPENDENT, Array, MajorityBaseline, Sampling, Scores as SplitScores
 from classify.evaluation.scope import Scope
-from classify.evaluation.scored_rows import ScoredRows
+from classify.evaluation.scored_rows import ScoredRows, Threshold, find_threshold
 
 if TYPE_CHECKING:
     import torch
@@ -192,6 +192,7 @@ class Answers(ABC):
     has_labels: ClassVar[bool] = True
     has_confidence: ClassVar[bool] = False
     first_columns: ClassVar[tuple[str, ...]]
+    accepted_columns: ClassVar[tuple[str, ...]] = ("accepted",)
     set_columns: ClassVar[tuple[str, ...]] = ()
     sections: ClassVar[tuple[str, ...]]
 
@@ -215,12 +216,29 @@ class Answers(ABC):
     def fields(self, probabilities: Array, digits: str = EXACT, predicted: Array | None = None) -> Iterator[list[str]]:
         """Yield the cells of `first_columns`, row by row; `predicted` are by default what `decide` makes of them."""
 
+    def find_threshold(self, probabilities: Array, targets: Array, precision: float) -> Threshold | None:
+        """The confidence from which predictions of held-out rows are right so often; None if none is.
+
+        Only where a prediction has a confidence, as is `accept`.
+        """
+        right = self.decide(probabilities) == targets
+        return find_threshold(probabilities.max(axis=1), right.astype(np.float64), precision)
+
+    def accept(self, probabilities: Array, least: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+        """The label (rows,) that is `least` probable, "" for none, and its probability, for `accepted_columns`."""
+        names, best = np.array(self.labels, dtype=object), probabilities.max(axis=1)
+        return np.where(best >= least, names[probabilities.argmax(axis=1)], ""), best
+
     def misfit(self, probabilities: Array, targets: Array) -> npt.NDArray[np.float64]:
         """How badly each row's target fits its prediction (rows,), for the limit of `set_fields`."""
         raise NotImplementedError
 
     def set_fields(self, probabilities: Array, limit: float, digits: str = EXACT) -> Iterator[list[str]]:
         """Yield the cells of `set_columns`, row by row: all answers whose `misfit` is at most `limit`."""
+        raise NotImplementedError
+
+    def top_nodes(self) -> tuple[list[str], npt.NDArray[np.int64]]:
+        """The first nodes of a hierarchy of labels, and the number (labels,) of the one above each label."""
         raise NotImplementedError
 
     def certainty(self, probabilities: Array) -> npt.NDArray[np.float64]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ FOLD_COLUMN = "fold"
 # Column that says whether a prediction reaches the confidence that is asked for.
 _ACCEPTED = "accepted"
 # The added columns of other names hold numbers, but for `_ACCEPTED`.
-_TEXT_COLUMNS = ("predicted_label", "label_")
+_TEXT_COLUMNS = ("predicted_label", "label_", "accepted_")
 # Labels above which a table has no column for each, but the most probable ones: a spreadsheet opens no more, and 10,000
 # rows of 10,000 labels would be a gigabyte.
 _MOST_COLUMNS = 1_000
@@ -59,8 +60,8 @@ class PredictionColumns:
 
     task: Task
     top_k: int | None = None
-    min_confidence: float | Mapping[str, float] | None = None
-    set_limit: float | Mapping[str, float] | None = None
+    min_confidence: Any = None
+    set_limit: Any = None
     digits: str = EXACT
     for_excel: bool = False
     tally: Counter[str] = field(default_factory=Counter, compare=False)
@@ -121,7 +122,7 @@ class PredictionColumns:
     def _plain_names(self) -> list[str]:
         answers = self.task.answers
         label, *others = answers.first_columns
-        accepted = [] if self.min_confidence is None else [_ACCEPTED]
+        accepted = () if self.min_confidence is None else answers.accepted_columns
         in_scope = [] if self.task.scope is None else [COLUMN]
         of_labels = [f"{kind}_{place}" for place in range(1, (self.top_k or 0) + 1) for kind in ("label", "prob")]
         if self.top_k is None and answers.has_labels:
@@ -159,30 +160,29 @@ class PredictionColumns:
         first = answers.fields(probabilities, digits, predicted)
         if self.task.scope is not None and in_scope is not None:
             first = self.task.scope.mark(first, in_scope, digits)
-        confidence = probabilities.max(axis=1)
-        # A rejected row is not accepted: no held-out row has shown how often a rejection is right.
-        accepted = (confidence >= self._least) & inside & has_text
-        self.tally["accepted"] += int(accepted.sum())
-        self.tally["expected right"] += float(confidence[accepted].sum())  # type: ignore[assignment]
+        marks: list[Sequence[str]] = [()] * len(outputs)
+        if self.min_confidence is not None:
+            names, shares = answers.accept(probabilities, self.min_confidence)
+            # A rejected row is not accepted: no held-out row has shown how often a rejection is right.
+            accepted = (names != "") & inside & has_text
+            self.tally["accepted"] += int(accepted.sum())
+            self.tally["expected right"] += float(shares[accepted].sum())  # type: ignore[assignment]
+            words = (np.where(accepted, *pair).tolist() for pair in (("true", "false"), (names, "")))
+            cells = zip(*words, strict=True)
+            marks = [row[: len(answers.accepted_columns)] for row in cells]
         self.tally["rejected"] += int((~inside).sum())
         more: list[Iterator[Sequence[str]]] = []
         if answers.has_labels:
             more.append(self._of_labels(probabilities))
         if self.set_limit is not None:
-            assert not isinstance(self.set_limit, Mapping), "each part has its own"
             sets = answers.set_fields(probabilities, self.set_limit, digits)
             # A rejected row has an empty set: its text may have no class.
             more.append(
                 members if is_inside else [""] * len(members)
                 for members, is_inside in zip(sets, inside.tolist(), strict=True)
             )
-        for (label, *others), is_accepted, *parts in zip(first, accepted.tolist(), *more, strict=True):
-            mark = [] if self.min_confidence is None else ["true" if is_accepted else "false"]
+        for (label, *others), mark, *parts in zip(first, marks, *more, strict=True):
             yield [label, *mark, *others, *itertools.chain.from_iterable(parts)]
-
-    @property
-    def _least(self) -> float:
-        return self.min_confidence if isinstance(self.min_confidence, float) else 0.0
 
     def _of_labels(self, probabilities: npt.NDArray[np.float64]) -> Iterator[list[str]]:
         """Yield the probabilities of each row, or the `top_k` labels with theirs."""
@@ -228,7 +228,8 @@ class PredictionColumns:
         parts = [f"{rows:,} rows"]
         if self.min_confidence is not None:
             right = round(self.tally["expected right"])
-            parts.append(f"{self.tally['accepted']:,} accepted at {self._least:.3g} (expected {right:,} right)")
+            least = f" at {self.min_confidence:.3g}" if isinstance(self.min_confidence, float) else ""
+            parts.append(f"{self.tally['accepted']:,} accepted{least} (expected {right:,} right)")
         if self.task.scope is not None:
             parts.append(f"{self.tally['rejected']:,} in no class")
         return ", ".join(parts)

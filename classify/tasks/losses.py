@@ -16,6 +16,8 @@ from classify.tasks.base import MISSING, Column, Loss, Weights
 
 # Exponent of the focal loss, the best in its paper (table 1b).
 FOCAL_GAMMA = 2.0
+# Instead of infinity, whose gradient times 0 is NaN.
+_FAR = 1e4
 # Rows by which the loss of guessing is computed.
 _CHANCE_ROWS = 10_000
 
@@ -186,3 +188,36 @@ class ColumnLoss(Loss):
         return math.fsum(
             loss.weight_sum(column.unpack(targets[places]), shares[places]) for column, loss, places in parts
         )
+
+
+@dataclass(frozen=True)
+class MarginalCrossEntropy(SoftCrossEntropy):
+    """Cross-entropy of the classes that a row may have together: minus the logarithm of their summed probability.
+
+    Targets (n, classes) are 1 for each of them. For one class it is the cross-entropy. Padding rows may have none.
+    """
+
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The weighted sum of the losses; logits and targets (n, classes)."""
+        logs, members = logits.float().log_softmax(dim=1), targets > 0
+        likely = logs.masked_fill(~members, -_FAR).logsumexp(dim=1)
+        counted = members.any(dim=1)
+        losses = -(1 - self.label_smoothing) * likely - self.label_smoothing * logs.mean(dim=1)
+        if self.gamma:
+            losses = losses * (1 - likely.exp()) ** self.gamma
+        losses = losses.where(counted, 0.0) * self._weigh(targets)
+        return losses.sum() if row_weights is None else losses @ row_weights
+
+    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
+        weights = self._weigh(torch.from_numpy(targets)).numpy() * (targets > 0).any(axis=1)
+        return float(weights.sum() if row_weights is None else weights @ row_weights)
+
+    def _weigh(self, targets: torch.Tensor) -> torch.Tensor:
+        """The mean weight (n,) of the classes of each row."""
+        if self.class_weights is None:
+            return torch.ones(len(targets), device=targets.device)
+        weights = _send(self.class_weights, targets.device)
+        assert weights is not None
+        return targets @ weights / targets.sum(dim=1).clamp(min=1)

@@ -24,7 +24,7 @@ from classify.tables.labels import (
 )
 from classify.tables.profile import parse_number, profile
 from classify.tables.source import Question, QuestionError
-from classify.tasks import multi_column, multi_label, regression, single_label
+from classify.tasks import hierarchy, multi_column, multi_label, regression, single_label
 from classify.tasks.base import JOIN, Task
 from classify.tasks.label_columns import kept_labels
 
@@ -57,7 +57,7 @@ def recognize(tables: InputTables) -> Task:
     elif requested == "multi":
         task = multi_label.from_tables(tables, _find_separator(tables, _count_cells(tables)) or JOIN)
     else:
-        task = TASKS[requested].from_tables(tables)
+        task = _single(tables) if requested == "single" else regression.from_tables(tables)
     if tables.config.out_of_scope_label is not None and not task.answers.has_confidence:
         raise InputError("--out-of-scope-label works with one label per row; drop the flag (see the line task:).")
     return task
@@ -76,8 +76,14 @@ def _recognize_column(tables: InputTables) -> Task:
         column = profile(tables.train, name, config.unlabelled_value)
         if column.is_score or column.is_numeric:
             return (regression if column.is_score else single_label).from_tables(tables)
-    separator = _find_separator(tables, cells)
-    return single_label.from_tables(tables) if separator is None else multi_label.from_tables(tables, separator)
+    separator = None if config.hierarchy == "on" else _find_separator(tables, cells)
+    return _single(tables) if separator is None else multi_label.from_tables(tables, separator)
+
+
+def _single(tables: InputTables) -> Task:
+    """One class per row, which may be a path in a hierarchy."""
+    task = single_label.from_tables(tables)
+    return hierarchy.from_classes(task, tables) or task
 
 
 def _count_cells(tables: InputTables) -> Counter[str]:
@@ -119,7 +125,7 @@ def trained_task(folder: str) -> Task:
 
 def from_settings(name: str, labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
     """The task of that name in classify.json. Raises InputError for one that is unknown, KeyError without a setting."""
-    files = {file.NAME: file for file in (*TASKS.values(), multi_column)}
+    files = {file.NAME: file for file in (*TASKS.values(), multi_column, hierarchy)}
     if name not in files:
         raise InputError(
             f"classify.json: expected one of the tasks {', '.join(files)}. Got {name!r} instead; "

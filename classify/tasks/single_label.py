@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -202,7 +202,7 @@ class ClassAnswers(Answers):
     has_confidence = True
     first_columns = ("predicted_label", "confidence")
     set_columns = ("label_set",)
-    sections = (
+    sections: ClassVar[tuple[str, ...]] = (
         "next_steps", "scores", "automation", "per_class", "confusion", "errors", "suspects", "slices", "sources",
         "curve", "usage", "reliability", "data", "course", "decisions",
     )  # fmt: skip

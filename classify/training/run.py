@@ -132,7 +132,7 @@ def _train(
         if inputs.splits.to_teach is not None and config.data.teacher != NO_TEACHER:
             inputs = teacher.teach(inputs, launch, train_teacher)
             timeline.end("teacher")
-        if inputs.splits.sources:
+        if any(source.is_judged for source in inputs.splits.sources):
             with _start(config.training, launch) as world:
                 world.agree(None)
                 inputs = judge_sources(inputs, world)

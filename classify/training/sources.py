@@ -51,7 +51,8 @@ def judge_sources(inputs: RunInputs, world: World) -> RunInputs:
         found = world.broadcast([asdict(verdict) for verdict in judge.compare()] if world.is_main else None)
     verdicts = [Verdict(**values) for values in found]
     kept, splits = {verdict.name for verdict in verdicts if verdict.is_kept}, inputs.splits
-    splits = replace(splits, sources=tuple(source for source in splits.sources if source.name in kept))
+    sources = (source for source in splits.sources if source.name in kept or not source.is_judged)
+    splits = replace(splits, sources=tuple(sources))
     known = set() if inputs.kept is None else inputs.kept.known
     if missing := _untrained_labels(splits, known):
         labels = list_some(missing, show=repr)
@@ -66,7 +67,7 @@ def _untrained_labels(splits: Splits, known: set[str]) -> list[str]:
 
 def _judged_before(inputs: RunInputs) -> list[dict[str, Any]] | None:
     """The verdicts of the run that is resumed: on other devices they might differ. None for a new run."""
-    folder, names = inputs.output_dir.folder, {source.name for source in inputs.splits.sources}
+    folder, names = inputs.output_dir.folder, {source.name for source in inputs.splits.sources if source.is_judged}
     if folder is None or not inputs.output_dir.resume:
         return None
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -83,7 +84,8 @@ class _Judge:
 
     def __init__(self, inputs: RunInputs, world: World):
         self.inputs, self.task, splits = inputs, inputs.task, inputs.splits
-        self.sources = sorted(splits.sources, key=lambda source: -len(source.split))
+        judged = (source for source in splits.sources if source.is_judged)
+        self.sources = sorted(judged, key=lambda source: -len(source.split))
         self.chosen = [self._sample(source.split) for source in self.sources]
         places = self._sample(splits.train)
         self.train = self.scored = splits.train.take(places)

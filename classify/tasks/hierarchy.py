@@ -1,0 +1,349 @@
+"""Labels that are paths, such as `billing > refund > late`: one class per row, and the nodes above it.
+
+The classes are the leaves, trained as single labels are; a node's probability is the sum over the leaves below it.
+Simple heads are as good as those that know the tree, if the inference does (Plaud et al., CoNLL 2024, 2410.01305). A
+label that is an inner node trains what it says, the sum over its leaves, and is not scored: nobody knows its leaf.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from classify import evaluation, tasks
+from classify.config.schema import TrainingConfig
+from classify.data.reading import InputTables
+from classify.data.soft_labels import SoftLabels
+from classify.data.splits import mark_rows
+from classify.errors import InputError, list_some
+from classify.evaluation.metrics import INDEPENDENT, Array, Sampling, Scores as SplitScores, divide
+from classify.evaluation.scored_rows import Threshold, find_threshold
+from classify.findings import Finding, decided
+from classify.tables.labels import ClassNames
+from classify.tables.source import Question, QuestionError
+from classify.tables.table import Table
+from classify.tasks.base import Layer, Loss, Task, Weights
+from classify.tasks.single_label import ClassAnswers, ClassHead, ClassScores, ClassTargets
+
+NAME = "hierarchy"
+# What stands between the nodes of a path, in the order in which they are looked for.
+SIGNS = (">", "::", "/", ":", ".")
+# Those that hardly stand in a label by chance, so that one without them may be a leaf beside the branches.
+_CLEAR = (">", "::")
+# Branches with children from which labels are recognized as paths.
+_BRANCHES = 2
+# Rounds in which the rows of inner nodes are given to the leaves that the others make likely.
+_ROUNDS = 2
+
+Path = tuple[str, ...]
+
+
+def split_path(label: str, sign: str) -> Path:
+    return tuple(part.strip() for part in label.split(sign))
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The paths of the leaves, in the order of the classes, and of the inner nodes that are labels of rows."""
+
+    sign: str
+    leaves: tuple[Path, ...]
+    inner: tuple[Path, ...] = ()
+
+    @functools.cached_property
+    def depths(self) -> npt.NDArray[np.int64]:
+        """(leaves,) the number of nodes on the path of each."""
+        return np.array(list(map(len, self.leaves)), dtype=np.int64)
+
+    @functools.cached_property
+    def levels(self) -> list[tuple[list[str], npt.NDArray[np.int64]]]:
+        """For each level from the top the names of its nodes, and the node (leaves,) that each leaf is below, or is.
+
+        A leaf above a level stands for itself there.
+        """
+        found = []
+        for depth in range(1, int(self.depths.max()) + 1):
+            paths = [path[:depth] for path in self.leaves]
+            numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
+            names = [self.name(path) for path in numbers]
+            found.append((names, np.array([numbers[path] for path in paths], dtype=np.int64)))
+        return found
+
+    def name(self, path: Path) -> str:
+        return f" {self.sign} ".join(path) if self.sign.strip() == ">" else self.sign.join(path)
+
+    @functools.cached_property
+    def members(self) -> npt.NDArray[np.float32]:
+        """(leaves + inner nodes, leaves) 1 for the leaves that a label may mean."""
+        below = [[leaf[: len(path)] == path for leaf in self.leaves] for path in self.inner]
+        every = np.concatenate([np.eye(len(self.leaves)), np.array(below).reshape(-1, len(self.leaves))])
+        return every.astype(np.float32)
+
+    def shared(self, first: Array, second: Array) -> npt.NDArray[np.int64]:
+        """How many nodes, from the top, the paths of two leaves have in common; elementwise."""
+        count = np.zeros(np.broadcast_shapes(first.shape, second.shape), dtype=np.int64)
+        for depth, (_, node) in enumerate(self.levels, start=1):
+            is_real = (self.depths[first] >= depth) & (self.depths[second] >= depth)
+            count += (node[first] == node[second]) & is_real
+        return count
+
+
+@dataclass(frozen=True, eq=False)
+class PathTargets(ClassTargets):
+    """Leaf numbers (rows,), -1 for a row without a leaf; (rows, leaves) are 1 for each leaf that a row may have."""
+
+    tree: Tree = field(default_factory=lambda: Tree(SIGNS[0], ()))
+
+    def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
+        inner = {*map(self.tree.name, self.tree.inner)}
+        return mark_rows(table, column, lambda cell: (name := self.classes.of(cell)) is not None and name not in inner)
+
+    def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
+        numbers = self._number(table, column, known_from)
+        return np.where(numbers < len(self.labels), numbers, -1)
+
+    def partial(self, table: Table, column: str) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32]]:
+        numbers = self._number(table, column, "--data")
+        is_inner = numbers >= len(self.labels)
+        return is_inner, self.tree.members[numbers[is_inner]]
+
+    def _number(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
+        """The leaf of each row, or behind all leaves its inner node; -1 without a label."""
+        everything = replace(self, labels=[*self.labels, *map(self.tree.name, self.tree.inner)])
+        return ClassTargets.encode(everything, table, column, known_from)
+
+    def soften(self, targets: Array, soft: SoftLabels) -> Array:
+        if self.tree.inner:
+            raise InputError("--soft-labels: some labels are inner nodes of a hierarchy; give --hierarchy none.")
+        return super().soften(targets, soft)
+
+    def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
+        """The leaf, or behind all leaves the inner node."""
+        if targets.ndim == 1 or not self.tree.inner:
+            return super().stratify_by(targets)
+        # A node is told by its first leaf and their number.
+        members = self.tree.members[len(self.labels) :]
+        known = {(int(row.argmax()), int(row.sum())): place for place, row in enumerate(members, len(self.labels))}
+        keys = zip(targets.argmax(axis=1).tolist(), (targets > 0).sum(axis=1).tolist(), strict=True)
+        return np.array([known.get(key, key[0]) if key[1] > 1 else key[0] for key in keys], dtype=np.int64)
+
+    def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
+        """The share of the longer path that two rows have in common."""
+        paths = (*self.tree.leaves, *self.tree.inner)
+        rows = [paths[node] for node in self.stratify_by(targets).tolist()]
+        depths = np.array(list(map(len, rows)))
+        same = np.zeros((len(rows), len(rows)), dtype=np.int64)
+        for depth in range(1, int(depths.max(initial=0)) + 1):
+            known: dict[Path, int] = {}
+            nodes = [known.setdefault(path[:depth], len(known)) for path in rows]
+            is_real = depths >= depth
+            same += np.equal.outer(nodes, nodes) & is_real[:, None] & is_real[None, :]
+        return (same / np.maximum(depths[:, None], depths[None, :])).astype(np.float32)
+
+    def settings(self) -> dict[str, Any]:
+        inner = list(map(self.tree.name, self.tree.inner))
+        return {**super().settings(), "hierarchy": {"separator": self.tree.sign, "inner": inner}}
+
+
+class PathHead(ClassHead):
+    """An output per leaf, trained by cross-entropy of the label's leaves together."""
+
+    def loss(self, config: TrainingConfig, targets: Array) -> Loss:
+        if targets.ndim == 1:
+            return super().loss(config, targets)
+        gamma = tasks.losses.FOCAL_GAMMA if config.loss == "focal" else 0.0
+        weights = self.class_weights(config, targets)
+        return tasks.losses.MarginalCrossEntropy(config.label_smoothing_factor, weights, gamma)
+
+    def fit_standard(
+        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
+    ) -> Layer:
+        """Fit the rows of leaves, then all: a row of an inner node is one of each of its leaves, in shares."""
+        is_inner = np.zeros(len(targets), dtype=bool) if targets.ndim == 1 else targets.sum(axis=1) > 1.5
+        if not is_inner.any() or is_inner.all():
+            return super().fit_standard(standard, targets, penalty, class_weights, row_weights)
+        of_leaves, shares = targets[~is_inner].argmax(axis=1), targets.astype(np.float32)
+        weights = None if row_weights is None else row_weights[~is_inner]
+        layer = super().fit_standard(standard[~is_inner], of_leaves, penalty, class_weights, weights)
+        for _ in range(_ROUNDS):
+            likely = evaluation.metrics.softmax(standard[is_inner] @ layer[0].T + layer[1]) * targets[is_inner]
+            shares[is_inner] = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1e-9)
+            layer = super().fit_standard(standard, shares, penalty, class_weights, row_weights)
+        return layer
+
+
+@dataclass(frozen=True, eq=False)
+class PathAnswers(ClassAnswers):
+    """The most probable leaf; where a precision is asked for, the deepest node that is probable enough."""
+
+    accepted_columns = ("accepted", "accepted_label")
+    sections = tuple(name for one in ClassAnswers.sections for name in ((one, "levels") if one == "scores" else (one,)))
+
+    tree: Tree = field(default_factory=lambda: Tree(SIGNS[0], ()))
+
+    def top_nodes(self) -> tuple[list[str], npt.NDArray[np.int64]]:
+        return self.tree.levels[0]
+
+    def of_level(self, probabilities: Array, depth: int) -> npt.NDArray[np.float64]:
+        """The probabilities (rows, nodes) of the nodes of a level, from 1: sums over the leaves below them."""
+        names, node = self.tree.levels[depth - 1]
+        summed = np.zeros((len(probabilities), len(names)))
+        np.add.at(summed.T, node, probabilities.T)
+        return summed
+
+    def find_threshold(self, probabilities: Array, targets: Array, precision: float) -> Threshold | None:
+        """Find for each level, the deepest first, the confidence from which its nodes are right often enough.
+
+        Of a level only the rows count that no deeper one accepts. So the answers of all levels together reach the
+        precision, too.
+        """
+        left, levels = np.arange(len(targets)), [np.inf] * len(self.tree.levels)
+        accepted = right = 0
+        for depth in range(len(levels), 0, -1):
+            level, node = self.of_level(probabilities[left], depth), self.tree.levels[depth - 1][1]
+            best, hits = level.max(axis=1), level.argmax(axis=1) == node[targets[left]]
+            found = find_threshold(best, hits.astype(np.float64), precision)
+            if found is not None:
+                levels[depth - 1] = found.confidence
+                accepted, right = accepted + found.accepted, right + found.right
+                left = left[best < found.confidence]
+        if not accepted:
+            return None
+        return Threshold(precision, min(levels), accepted, right, len(targets), tuple(levels))
+
+    def accept(self, probabilities: Array, least: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+        """The deepest node (rows,) whose probability is `least`, one number or one a level, and that probability."""
+        names, shares = np.full(len(probabilities), "", dtype=object), np.zeros(len(probabilities))
+        for depth, (nodes, _) in enumerate(self.tree.levels, start=1):
+            level = self.of_level(probabilities, depth)
+            is_sure = level.max(axis=1) >= (least if isinstance(least, float) else least[depth - 1])
+            names[is_sure] = np.array(nodes, dtype=object)[level[is_sure].argmax(axis=1)]
+            shares[is_sure] = level[is_sure].max(axis=1)
+        return names, shares
+
+
+@dataclass(frozen=True, eq=False)
+class PathScores(ClassScores):
+    """Accuracy and F1 of leaves, of the nodes of each level, and the hierarchical F1."""
+
+    answers: PathAnswers
+
+    def metrics(self, predicted: Array, targets: Array) -> dict[str, Any]:
+        """Those of classes, and the F1 of all nodes on the paths (Kiritchenko et al., 2006)."""
+        tree = self.answers.tree
+        shared = tree.shared(predicted, targets).sum()
+        total = tree.depths[predicted].sum() + tree.depths[targets].sum()
+        return {**super().metrics(predicted, targets), "hierarchical_f1": float(2 * shared / max(1, total))}
+
+    def score(
+        self, logits: Array, targets: Array, seed: int, predicted: Array | None = None, sampling: Sampling = INDEPENDENT
+    ) -> SplitScores:
+        """`levels` has for each level how many nodes it has, accuracy and macro F1 of its most probable node."""
+        scores, levels = super().score(logits, targets, seed, predicted, sampling), []
+        probabilities = self.answers.probabilities(logits)
+        for depth, (names, node) in enumerate(self.answers.tree.levels, start=1):
+            best, truth = self.answers.of_level(probabilities, depth).argmax(axis=1), node[targets]
+            right, guessed, rows = (
+                np.bincount(values, minlength=len(names)) for values in (best[best == truth], best, truth)
+            )
+            f1 = divide(2.0 * right, (guessed + rows).astype(np.float64))[guessed + rows > 0]
+            accuracy = float((best == truth).mean())
+            levels.append({"level": depth, "nodes": len(names), "accuracy": accuracy, "macro_f1": float(f1.mean())})
+        return replace(scores, levels=tuple(levels))
+
+
+def make(labels: Sequence[str], tree: Tree, classes: ClassNames, findings: Sequence[Finding] = ()) -> Task:
+    names = list(labels)
+    answers = PathAnswers(names, tree=tree)
+    targets = PathTargets(names, classes, tuple(findings), tree=tree)
+    return Task(NAME, targets, PathHead(names), PathScores(names, answers), answers)
+
+
+def from_classes(task: Task, tables: InputTables) -> Task | None:
+    """The task of these classes where they are paths; None where they are not, or with --hierarchy none.
+
+    Raises InputError where --hierarchy is given and they are none, and QuestionError where that is doubtful.
+    """
+    config, labels = tables.config, task.labels
+    if config.hierarchy == "none":
+        return None
+    is_given = config.hierarchy == "on"
+    sign: str | Question | None = config.label_separator if is_given else None
+    sign = sign or find_sign(labels)
+    if isinstance(sign, Question):
+        raise QuestionError(tables.train.path, [sign])
+    if sign is None and is_given:
+        listed = list_some(labels, show=repr)
+        raise InputError(
+            f"--hierarchy: expected labels such as 'billing > refund', whose nodes one sign separates. Got {listed}; "
+            "name the sign with --label-separator."
+        )
+    if sign is None:
+        return None
+    paths = {label: split_path(label, sign) for label in labels}
+    _check(paths, tables)
+    above = {path[:depth] for path in paths.values() for depth in range(1, len(path))}
+    inner = [label for label in labels if paths[label] in above]
+    leaves = [label for label in labels if label not in inner]
+    tree = Tree(sign, tuple(paths[label] for label in leaves), tuple(paths[label] for label in inner))
+    sizes = ", ".join(str(len(names)) for names, _ in tree.levels)
+    what = f"{len(leaves)} leaves, by level {sizes} nodes"
+    if inner:
+        what += f"; rows of {list_some(inner, show=repr)} train towards the leaves below, and are not scored"
+    why = f"nodes are separated by {sign!r}" if is_given else f"branches recur before {sign!r}"
+    found = decided("hierarchy", what, why, "--hierarchy none", True)
+    return make(leaves, tree, task.targets.classes, [*task.targets.findings, found])
+
+
+def find_sign(labels: Sequence[str]) -> str | Question | None:
+    """The sign that separates the nodes of labels; None where they are no paths.
+
+    Two branches or more have several labels, and every label has the sign or is a branch itself. Where most have it,
+    and it may be part of a name, it is a question.
+    """
+    for sign in SIGNS:
+        paths = {label: split_path(label, sign) for label in labels}
+        parts = [part for path in paths.values() for part in path]
+        if not all(any(letter.isalpha() for letter in part) for part in parts):
+            continue
+        children: dict[str, set[Path]] = {}
+        for path in paths.values():
+            if len(path) > 1:
+                children.setdefault(path[0], set()).add(path)
+        if sum(len(below) > 1 for below in children.values()) < _BRANCHES:
+            continue
+        others = [label for label, path in paths.items() if len(path) == 1 and path[0] not in children]
+        if not others or sign in _CLEAR:
+            return sign
+        if 2 * len(others) < len(labels):
+            example = next(label for label, path in paths.items() if len(path) > 1)
+            asked = f"is the label {example!r} a path of nodes, beside {others[0]!r}"
+            return Question(asked, (), ("--hierarchy --label-separator " + repr(sign), "--hierarchy none"))
+    return None
+
+
+def _check(paths: Mapping[str, Path], tables: InputTables) -> None:
+    """Raise InputError for labels that are no paths: with an empty node, or two nodes that are above each other."""
+    where, way = f"{tables.train.path}: column {tables.columns.label!r}", "correct it, or give --hierarchy none"
+    above: dict[tuple[str, str], str] = {}
+    for label, path in paths.items():
+        if not all(path):
+            raise InputError(f"{where}: the label {label!r} has an empty node; {way}.")
+        for parent, child in itertools.pairwise(path):
+            above[parent, child] = label
+    for (parent, child), label in above.items():
+        if (other := above.get((child, parent))) is not None:
+            raise InputError(f"{where}: {label!r} and {other!r} put two nodes above each other; {way}.")
+
+
+def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
+    sign, inner = settings["hierarchy"]["separator"], settings["hierarchy"]["inner"]
+    leaves, others = (tuple(split_path(label, sign) for label in names) for names in (labels, inner))
+    names = [*labels, *inner]
+    return make(labels, Tree(sign, leaves, others), ClassNames.from_settings(names, settings))
