@@ -74,7 +74,8 @@ class Run:
         return self.folder / "report.html"
 
     def predict(self, texts: Iterable[Any]) -> list[Any]:
-        """For each text its label, a list of labels (multi-label), or a number (regression).
+        """For each text its label, a list of labels (multi-label), a number (regression), or of several columns a
+        dictionary of these by column.
 
         `texts` are strings, or pairs of strings for a model of text pairs: a list, an array, a column of a table; or a
         DataFrame with the text columns of training, or with one column. Raises TypeError for anything else, and
@@ -127,7 +128,8 @@ class Run:
     def explain(self, text: str | tuple[str, str], label: str | None = None) -> list[WordAttribution]:
         """By how much each word raises the logit of a label, the predicted one by default.
 
-        `text` is a string, or a tuple of two for a model of text pairs.
+        Of several label columns give the name of one, or a label as in "topic: billing". `text` is a string, or a
+        tuple of two for a model of text pairs.
         """
         return self._predictor.explain(text, label)
 

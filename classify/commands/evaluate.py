@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from classify import evaluation, modeling, prediction, report, tables, tasks, training
 from classify.commands import flags
 from classify.config.fields import option
@@ -83,7 +85,10 @@ def _notes(labelled: LabelledTable, folder: Path, *, labels_seen: bool) -> list[
     """List what may be wrong with the table or make the scores misleading, and the columns that are renamed."""
     table, task = labelled.table, labelled.task
     counts = task.targets.label_counts(labelled.targets)
-    missing = [repr(label) for label, count in zip(task.labels, counts, strict=True) if not count]
+    scored = np.ones(len(counts), dtype=bool)
+    for column in task.columns:  # none of a column that is not scored is missed
+        scored[column.outputs] = bool(counts[column.outputs].any())
+    missing = [repr(task.labels[number]) for number in np.flatnonzero(scored & (counts == 0)).tolist()]
     notes = [] if labels_seen else [_judge_names(folder)]
     notes += [finding.sentence for finding in (*table.findings, *tables.roles.note_empty_texts(table, labelled.texts))]
     if (renamed := tasks.columns.note_renamed(table, tasks.columns.PredictionColumns(task).names)) is not None:

@@ -56,15 +56,19 @@ def run(arguments: Sequence[str], program: str) -> int:
                 f"Got {len(options.text)}, {sum(not text.strip() for text in options.text)} of them empty."
             )
         probabilities = predictor.probabilities([text])[0]
-        asked = [column.name for column in predictor.task.columns] if options.label is None else []
-        labels: list[str | None] = [*asked] or [options.label]
-        words = [predictor.explain(text, label) for label in labels]
+        # Of several label columns, each, or the one that --label names, by itself or before a label.
+        names, label = [column.name for column in predictor.task.columns], options.label
+        asked = [name for name in names if label is None or label == name or label.startswith(f"{name}: ")]
+        labels: list[str | None] = [*asked] if label is None else [label]
+        words = [predictor.explain(text, one) for one in labels]
+        if asked and label is not None:
+            label = label.removeprefix(f"{asked[0]}: ") if label != asked[0] else None
         if not predictor.world.is_main:
             return 0
     task = predictor.task
     of_columns = [(task.of_column(name).task, probabilities[task.of_column(name).outputs]) for name in asked]
     parts = [
-        _Explanation(*part, found, options.label)
+        _Explanation(*part, found, label)
         for part, found in zip(of_columns or [(task, probabilities)], words, strict=True)
     ]
     if options.json:

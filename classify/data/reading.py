@@ -23,7 +23,7 @@ from classify.tables.roles import (
 )
 from classify.tables.rules import NO_COLUMN, SplitColumn, find_split_column, require_splits
 from classify.tables.source import ReadOptions
-from classify.tables.table import Table
+from classify.tables.table import Table, normalize_text
 
 FLAGS = ("--data", "--eval-data", "--test-data")
 _UNLABELLED = "--unlabelled-data"
@@ -49,9 +49,26 @@ class InputTables:
     known_labels: tuple[str, ...] = ()
 
     def of_label_column(self, name: str) -> InputTables:
-        """The tables with one of several label columns; rows where it is empty have no label there."""
+        """The tables with one of several label columns; rows where it is empty have no label there.
+
+        --label-names, --unlabelled-value and --label-separator hold for the columns in which they occur.
+        """
+        cells = {cell for table in self.every if table.has_column(name) for cell in table.dictionary_encode(name)[0]}
+        config, known = self.config, {normalize_text(cell) for cell in cells}
+        pairs = [pair for pair in (config.label_names or "").split(",") if normalize_text(pair.split("=")[0]) in known]
+        value, separator = config.unlabelled_value, config.label_separator
+        is_value = value is not None and normalize_text(value) in known
+        divides = separator is not None and (len(separator) > 1 or any(separator in cell for cell in cells))
+        config = replace(
+            config,
+            label_column=name,
+            drop_unlabelled=True,
+            label_names=",".join(pairs) or None,
+            unlabelled_value=value if is_value else None,
+            label_separator=separator if divides else None,
+        )
         columns = replace(self.columns, labels=(name,), are_separate=False)
-        return replace(self, columns=columns, config=replace(self.config, label_column=name, drop_unlabelled=True))
+        return replace(self, columns=columns, config=config, known_labels=())
 
     @property
     def learned(self) -> list[Table]:

@@ -214,6 +214,10 @@ class Targets(ABC):
     def stratify_by(self, targets: Array) -> Rows:
         """(rows,) numbers; splits hold each number in proportion."""
 
+    def differ(self, targets: Array, others: Array) -> npt.NDArray[np.bool_]:
+        """(rows,) whether the targets of two tables of rows say different things."""
+        return np.asarray((targets != others).reshape(len(targets), -1).any(axis=1))
+
     @abstractmethod
     def label_counts(self, targets: Array) -> Rows:
         """(labels,) the rows of each label."""

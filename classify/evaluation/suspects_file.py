@@ -91,17 +91,23 @@ class ReviewedColumn:
 
 
 def write_suspects(
-    path: Path, table: Table, text_column: str, reviewed: Sequence[ReviewedColumn], *, for_excel: bool = False
+    path: Path,
+    table: Table,
+    text_column: str,
+    reviewed: Sequence[ReviewedColumn],
+    *,
+    several: bool = False,
+    for_excel: bool = False,
 ) -> None:
     """Write the suspects of a table's label columns, by their place in the file, with its ID column if it has one.
     `accept` is empty: whoever reviews a line writes x there if its suggestion is right.
 
-    Labels are written as most rows of a class have them, not as the class is named. Of several label columns each line
-    names its own.
+    Labels are written as most rows of a class have them, not as the class is named. Where the table has `several` label
+    columns, each line names its own.
     """
-    several, names = len(reviewed) > 1, [one.name for one in reviewed]
+    names = [one.name for one in reviewed]
     id_column = find_id_column(table)
-    ids = [] if id_column is None or id_column in (*_COLUMNS, text_column, *names) else [id_column]
+    ids = [] if id_column is None or id_column in (*_COLUMNS, _COLUMN, text_column, *names) else [id_column]
     header = [_COLUMNS[0], *ids, _COLUMNS[1], *([_COLUMN] if several else []), *_COLUMNS[2:]]
     with atomic_write(path) as file:
         stream = CSVStream(file, header, for_excel=for_excel)
@@ -130,7 +136,9 @@ def apply_suspects(path: Path, table: Table, columns: tuple[str, str]) -> list[s
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; expected {FILE} of a run with --folds.")
     accepted = [number for number, cell in enumerate(suspects.column(_COLUMNS[1])) if parse_mark(cell)]
-    of_column = suspects.column(_COLUMN) if _COLUMN in suspects.columns else [columns[1]] * len(suspects)
+    of_column = [columns[1]] * len(suspects)
+    if _COLUMN in suspects.columns:
+        of_column = list(map(unescape_formula, suspects.column(_COLUMN)))
     if not accepted:
         raise InputError(
             f"{path}: no line is accepted. Write x into the column {_COLUMNS[1]!r} of each line whose suggested_label "
@@ -174,7 +182,7 @@ def read_suspects(folder: Path, most: int, column: str | None = None) -> tuple[l
     if not set(_COLUMNS) <= set(table.columns):
         return [], 0
     if column is not None and _COLUMN in table.columns:
-        is_own = np.array([cell == column for cell in table.column(_COLUMN)], dtype=bool)
+        is_own = np.array([unescape_formula(cell) == column for cell in table.column(_COLUMN)], dtype=bool)
         table = table.with_arrow(table.arrow.filter(pyarrow.array(is_own)))
     first = np.arange(min(most, len(table)))
     ids = next((name for name in table.columns if name not in (*_COLUMNS, _COLUMN)), None)

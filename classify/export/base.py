@@ -62,7 +62,7 @@ class Check:
     """How an exported model differs from the run's: on all texts of a sample, and in its scores on the run's rows.
 
     `largest_difference` is that of a probability, or of a score in standard deviations of the scores. `changed` texts
-    have another label.
+    have another prediction; of several label columns, another label.
     `change` is that of the mean row score (see `Scores.row_scores`), with the 95 % interval of the rows' differences.
     """
 
@@ -83,7 +83,8 @@ class Check:
             scale = 1.0 if part.answers.has_labels else float(old[:rows].std()) or 1.0
             largest = max(largest, float(np.abs(old - new).max()) / scale)
             differs = part.answers.decide(old) != part.answers.decide(new)
-            changed |= np.asarray(differs).reshape(len(changed), -1).any(axis=1) & part.answers.has_labels
+            if part.answers.has_labels or not task.columns:
+                changed |= np.asarray(differs).reshape(len(changed), -1).any(axis=1)
         before, after = (task.answers.decide(task.answers.probabilities(values)) for values in both)
         right = [judge.row_scores(values[:rows], targets) for values in (before, after)]
         differences = right[1] - right[0]

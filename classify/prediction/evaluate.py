@@ -24,7 +24,7 @@ from classify.prediction.suggest import CHOSEN, RANDOM, UNCERTAIN
 from classify.tables.labels import join_labels
 from classify.tables.roles import TextColumns, rename_alike
 from classify.tables.table import Table, TextHashes
-from classify.tasks.base import Task
+from classify.tasks.base import MISSING, Task
 from classify.tasks.columns import FILE, PredictionColumns
 from classify.tasks.registry import trained_task
 
@@ -57,14 +57,20 @@ def read_labelled(model: str, table: Table, texts: TextColumns, label_column: st
     """Find the labels that a model was trained on in a table. Raises InputError with the candidates."""
     settings = read_settings(model)
     task = trained_task(model)
+    known_from = f"the training data of {model}"
     if task.columns:
-        table, column = _find_label_columns(table, [one.name for one in task.columns], label_column)
+        table, names = _find_label_columns(table, [one.name for one in task.columns], label_column)
+        column, targets = ",".join(names), task.targets.encode(table, ",".join(names), known_from)
+        for one in task.columns:
+            if one.name not in names:
+                targets[:, one.cells] = MISSING
+        rows = np.flatnonzero((targets != MISSING).any(axis=1))
     else:
         table, column = _find_label_column(table, settings.get("label_columns", []), label_column, task.labels)
-    rows = np.flatnonzero(task.targets.labelled(table, column))
+        rows = np.flatnonzero(task.targets.labelled(table, column))
+        targets = task.targets.encode(table, column, known_from)
     if not len(rows):
         raise InputError(f"{table.path}: expected rows with a label in column {column!r}. Got none.")
-    targets = task.targets.encode(table, column, f"the training data of {model}")
     not_random = 0
     if table.has_column(CHOSEN) and {*table.dictionary_encode(CHOSEN)[0]} & {UNCERTAIN, RANDOM}:
         at_random = rows[mark_rows(table, CHOSEN, RANDOM.__eq__)[rows]]
@@ -109,8 +115,8 @@ def _find_label_column(
     return join_labels(table, names, joined), joined
 
 
-def _find_label_columns(table: Table, trained: Sequence[str], flag: str | None) -> tuple[Table, str]:
-    """The table with those label columns of the model that it has, or that a flag names, and their names in one."""
+def _find_label_columns(table: Table, trained: Sequence[str], flag: str | None) -> tuple[Table, list[str]]:
+    """The table, and those label columns of the model that it has, or that a flag names."""
     table = rename_alike(table, trained)
     names = list(filter(table.has_column, trained)) if flag is None else [name.strip() for name in flag.split(",")]
     unknown = [name for name in names if name not in trained or not table.has_column(name)]
@@ -118,8 +124,7 @@ def _find_label_columns(table: Table, trained: Sequence[str], flag: str | None) 
         listed = list_some(trained, show=repr)
         got = repr(unknown[0]) if unknown else f"columns {', '.join(map(repr, table.columns))}"
         raise InputError(f"{table.path}: expected some of the label columns {listed}. Got {got} instead.")
-    others = [name for name in trained if name not in names and name in table.columns]
-    return table.with_arrow(table.arrow.drop_columns(others)) if others else table, ",".join(names)
+    return table, names
 
 
 def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tuple[Scores, Scores | None]:

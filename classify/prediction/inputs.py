@@ -76,8 +76,7 @@ def find_confidence(folder: str, task: Task, precision: float) -> dict[str, Thre
 
     Raises InputError if none does.
     """
-    rows = _read_rows(folder, "--min-precision")
-    parts = {column.name: (column.task, column.take(rows)) for column in task.columns} or {"": (task, rows)}
+    parts = _read_rows(folder, task, "--min-precision")
     having = {name: part for name, part in parts.items() if part[0].answers.has_confidence}
     if not having:
         raise InputError("--min-precision: predictions of this model have no single confidence; drop the flag.")
@@ -107,8 +106,7 @@ def find_set_limits(folder: str, task: Task, coverage: float) -> dict[str, tuple
     There is one for each label column that has sets ("" for the one). Raises InputError where the task has no sets, or
     there are too few rows.
     """
-    rows = _read_rows(folder, "--coverage")
-    parts = {column.name: (column.task, column.take(rows)) for column in task.columns} or {"": (task, rows)}
+    parts = _read_rows(folder, task, "--coverage")
     having = {name: part for name, part in parts.items() if part[0].answers.set_columns}
     if not having:
         raise InputError("--coverage: the model predicts several labels a row, which are a set already; drop the flag.")
@@ -127,10 +125,15 @@ def find_set_limits(folder: str, task: Task, coverage: float) -> dict[str, tuple
     return limits
 
 
-def _read_rows(folder: str, flag: str) -> ScoredRows:
-    """The held-out rows of a run, one of each text, that it was not trained on. Raises InputError."""
+def _read_rows(folder: str, task: Task, flag: str) -> dict[str, tuple[Task, ScoredRows]]:
+    """The held-out rows of a run, one of each text, that it was not trained on, by label column ("" for the one).
+
+    Raises InputError.
+    """
     try:
         rows = ScoredRows.read(Path(folder))
-        return rows.take(rows.independent)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{flag}: {folder}/{FILE} cannot be read ({error}); drop the flag.") from None
+    # The first row of a text may lack a column.
+    parts = {column.name: (column.task, column.take(rows)) for column in task.columns} or {"": (task, rows)}
+    return {name: (part, of_part.take(of_part.independent)) for name, (part, of_part) in parts.items()}

@@ -22,7 +22,7 @@ from classify.report.environment import count
 from classify.tables.roles import TextColumns
 from classify.tables.table import Table
 from classify.tasks.base import Column, Task
-from classify.tasks.columns import read_predictions
+from classify.tasks.columns import FOLD_COLUMN, PredictionColumns, read_predictions
 from classify.tasks.registry import trained_task
 
 # Precisions for which a threshold is reported.
@@ -54,6 +54,7 @@ class Result:
     columns: TextColumns
     texts: tuple[str, ...]
     task: Task
+    added: tuple[str, ...]  # the columns of the table that hold predictions
     column: str | None = None
 
     @classmethod
@@ -68,6 +69,7 @@ class Result:
             table = replace(table, arrow=table.arrow.take(places))
         columns = trained_texts(metrics.get("texts", settings))
         cells = zip(*(table.column(name) for name in columns.named), strict=True)
+        task = trained_task(str(model))
         scores, majority, baseline = (
             entry and {**entry, **entry.get("unseen", {})}
             for entry in (metrics["test"] or metrics["eval"], metrics["majority"], metrics["baseline"])
@@ -88,7 +90,8 @@ class Result:
             table=table,
             columns=columns,
             texts=tuple(map(" · ".join, cells)),
-            task=trained_task(str(model)),
+            task=task,
+            added=(*PredictionColumns(task).names, FOLD_COLUMN),
         )
 
     @functools.cached_property
@@ -99,14 +102,16 @@ class Result:
 
     def _of_column(self, column: Column) -> Result:
         name, rows = column.name, column.rows(self.rows.targets)
-        of_run = {key: self.scores[key] for key in ("method", "folds", "thresholds") if key in self.scores}
+        has_thresholds = column.task.answers.thresholds is not None
+        keys = ("method", "folds", *(("thresholds",) if has_thresholds else ()))
+        of_run = {key: self.scores[key] for key in keys if key in self.scores}
         calibration = (self.metrics.get("calibration") or {"columns": {}})["columns"].get(name)
         return replace(
             self,
             metrics={**self.metrics, "calibration": calibration},
             scores={**of_run, **self.scores["columns"][name]},
             majority=self.majority["columns"][name],
-            baseline=self.baseline and self.baseline["columns"].get(name),
+            baseline=self.baseline and {**self.metrics["baseline"]["columns"][name], **self.baseline["columns"][name]},
             rows=column.take(self.rows),
             places=self.places[rows],
             table=replace(self.table, arrow=self.table.arrow.take(rows)),

@@ -23,7 +23,6 @@ from classify.report.result import Result
 from classify.report.verdict import find_steps
 from classify.tables.roles import find_id_column
 from classify.tasks.base import format_value
-from classify.tasks.columns import FOLD_COLUMN, PredictionColumns
 from classify.training.table_report import describe_spread
 
 # Classes up to which there is a confusion matrix; a larger one fits no page.
@@ -336,7 +335,7 @@ def slices(result: Result) -> Mapping[str, Any] | None:
     shares = result.settings.get("languages", {}).items()
     several = sum(share >= _SHARE for code, share in shares if code != UNKNOWN) > 1
     labels = (*result.settings.get("label_columns", ()), result.metrics.get("label_column"))
-    used = {*result.columns.named, *labels, *PredictionColumns(result.task).names, FOLD_COLUMN}
+    used = {*result.columns.named, *labels, *result.added}
     others = {name: result.table.column(name) for name in result.table.columns if name not in used}
     found = list_slices(result.texts, others, several_languages=several)
     weak, tested = find_weak(found, scores, result.independent)

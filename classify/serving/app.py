@@ -77,23 +77,25 @@ class Pairs(_Options):
 
 
 class Prediction(pydantic.BaseModel):
-    """A label, a list of labels or a score, as the task has it; probabilities by label.
+    """A label, a list of labels or a score, as the task has it; probabilities by label."""
 
-    Of several label columns there is a prediction for each, by its name, and no other.
-    """
-
-    prediction: str | list[str] | float | dict[str, Any]
-    columns: dict[str, Prediction] | None = None
+    prediction: str | list[str] | float
     confidence: float | None = None
     probabilities: dict[str, float] | None = None
     accepted: bool | None = None
     in_scope: float | None = None
 
 
+class ColumnPredictions(pydantic.BaseModel):
+    """A prediction for each of several label columns, by its name."""
+
+    columns: dict[str, Prediction]
+
+
 class Answer(pydantic.BaseModel):
     """A prediction for each text, in order."""
 
-    predictions: list[Prediction]
+    predictions: list[Prediction] | list[ColumnPredictions]
 
 
 def make_app(
@@ -242,7 +244,9 @@ async def _read(request: Request, kind: type[Texts | Pairs]) -> Texts | Pairs:
         raise HTTPException(422, f"body: invalid JSON ({error})") from None
 
 
-def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None) -> list[Prediction]:
+def describe(
+    predictor: Predictor, rows: Any, top_k: int | None, min_confidence: float | None
+) -> list[Prediction] | list[ColumnPredictions]:
     """The predictions of rows of probabilities, or scores; the last column may be that of being in scope."""
     task = predictor.task
     probabilities, in_scope = task.split(rows)
@@ -261,10 +265,7 @@ def describe(predictor: Predictor, rows: Any, top_k: int | None, min_confidence:
         for column in task.columns
     ]
     names = [column.name for column in task.columns]
-    return [
-        Prediction(prediction=value, columns=dict(zip(names, parts, strict=True)))
-        for value, *parts in zip(values, *of_columns, strict=True)
-    ]
+    return [ColumnPredictions(columns=dict(zip(names, parts, strict=True))) for parts in zip(*of_columns, strict=True)]
 
 
 def _describe(

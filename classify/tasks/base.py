@@ -259,6 +259,8 @@ class Scores(ABC):
     primary: ClassVar[str]
     share: ClassVar[str | None] = None
     row_metric: ClassVar[str]
+    # What scores of rows are divided by, so that those of several columns count alike.
+    row_unit: float = field(default=1.0, kw_only=True)
 
     labels: list[str]
     answers: Answers

@@ -148,7 +148,9 @@ class ColumnModels:
         for place, column in enumerate(self._columns):
             rows = column.rows(targets)
             own = column.unpack(targets[rows])
-            if (own == own[0]).all():  # outside of a fold there may be one class
+            if not len(rows):  # outside of a fold
+                rows, own = np.arange(1), np.zeros_like(column.unpack(np.abs(targets[:1])))
+            if (own == own[0]).all():
                 self._models[place] = DummyRegressor(strategy="constant", constant=own[0])
             self._models[place].fit(features[rows], own)
         return self

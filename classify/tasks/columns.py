@@ -71,6 +71,11 @@ class PredictionColumns:
     def __post_init__(self) -> None:
         if self.task.columns:
             object.__setattr__(self, "parts", tuple(map(self._of_column, self.task.columns)))
+            answers = [column.task.answers for column in self.task.columns]
+            if self.top_k is not None and not any(one.has_labels for one in answers):
+                raise InputError("--top-k: the model predicts scores; leave the flag out.")
+            if self.min_confidence is not None and not any(one.has_confidence for one in answers):
+                raise InputError("--min-confidence: no column has one label per row; drop the flag.")
             return
         if self.top_k is None and self.task.answers.has_labels and len(self.task.labels) > _MOST_COLUMNS:
             object.__setattr__(self, "top_k", _TOP_OF_MANY)

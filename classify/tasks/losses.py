@@ -147,7 +147,7 @@ class SquaredError(Loss):
         counted = ~targets.isnan()
         # Before the square: the gradient of one that is NaN would be NaN, even times 0.
         errors = (logits[:, 0].float() - self.aims(targets.where(counted, self.center))) ** 2 * counted
-        return errors.sum() if row_weights is None else errors @ row_weights
+        return (errors if row_weights is None else errors * row_weights).sum()
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
         return (targets - self.center) / self.scale

@@ -112,6 +112,10 @@ class ColumnTargets(Targets):
         numbers[rows] = 1 + column.task.targets.stratify_by(column.unpack(targets[rows]))
         return numbers
 
+    def differ(self, targets: Array, others: Array) -> npt.NDArray[np.bool_]:
+        """Whether two rows differ in a column that both have."""
+        return np.asarray(((targets != others) & (targets != MISSING) & (others != MISSING)).any(axis=1))
+
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
         counts = [one.task.targets.label_counts(one.unpack(targets[one.rows(targets)])) for one in self.columns]
         return np.concatenate(counts)
@@ -144,6 +148,11 @@ class ColumnTargets(Targets):
         return np.asarray(total / np.maximum(both, 1))
 
 
+def _zero_layer(column: Column, features: Array) -> Layer:
+    outputs = column.outputs.stop - column.outputs.start
+    return np.zeros((outputs, features.shape[1]), dtype=np.float32), np.zeros(outputs, dtype=np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnHead(Head):
     """A slice of the output layer for each column. A row's loss is the mean over the columns that it has."""
@@ -159,12 +168,18 @@ class ColumnHead(Head):
                 f"--class-weights {config.class_weights}: the weights of a file are for one label column; give "
                 "balanced, or drop the flag."
             )
+        # Of scores there are no classes to weigh or smooth, which the other columns may have.
+        plain = replace(config, class_weights=NONE, loss="cross_entropy", label_smoothing_factor=0.0)
+        any_labels = any(one.task.answers.has_labels for one in self.columns)
         for one in self.columns:
-            one.task.head.check(config)
+            one.task.head.check(config if one.task.answers.has_labels or not any_labels else plain)
 
     def balance(self, targets: Array) -> Weights:
-        parts = [one.task.head.balance(self._own(one, targets)) for one in self.columns]
-        return np.concatenate([part for part in parts if part is not None], dtype=np.float32)
+        parts = []
+        for one in self.columns:
+            weights = one.task.head.balance(self._own(one, targets)) if one.task.answers.has_labels else None
+            parts.append(np.ones(len(one.task.labels)) if weights is None else weights)
+        return np.concatenate(parts).astype(np.float32)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         losses = [one.task.head.loss(config, self._own(one, targets)) for one in self.columns]
@@ -194,6 +209,8 @@ class ColumnHead(Head):
         parts = zip(self._each(targets, class_weights, row_weights), penalties, strict=True)
         layers = [
             one.task.head.fit(features[rows], own, strength, weights, of_rows)
+            if len(rows)
+            else _zero_layer(one, features)  # without the rows of a fold a column may be empty
             for (one, rows, own, weights, of_rows), strength in parts
         ]
         return np.concatenate([weight for weight, _ in layers]), np.concatenate([bias for _, bias in layers])
@@ -238,6 +255,11 @@ class ColumnAnswers(Answers):
 
     purpose = "answers several questions about a text"
     first_columns = ()
+
+    @property
+    def has_labels(self) -> bool:  # type: ignore[override]
+        return any(one.task.answers.has_labels for one in self.columns)
+
     sections = ("next_steps", "scores", "sources", "curve", "usage", "data", "course", "decisions")
 
     def probabilities(self, logits: Array) -> npt.NDArray[np.float64]:
@@ -273,7 +295,7 @@ class ColumnScores(Scores):
     """The scores of each column, and the mean of their primary metrics. A column without a labelled row has none."""
 
     primary = "mean"
-    row_metric = "mean"
+    row_metric = "row_mean"
     selection = ("mean", "loss")
 
     def _each(self, targets: Array) -> Iterator[tuple[Column, Array]]:
@@ -308,13 +330,18 @@ class ColumnScores(Scores):
             for one, rows in self._each(targets)
         }
         loss = float(np.mean([scores["loss"] for scores in found.values()]))
-        return SplitScores({"mean": self._mean(found)}, len(targets), {"loss": loss}, columns=found)
+        intervals = [found[one.name].intervals.get(one.task.scores.primary) for one, _ in self._each(targets)]
+        interval, known = None, [pair for pair in intervals if pair is not None]
+        if len(known) == len(found):  # as wide as if the columns were right and wrong together, which is the widest
+            interval = float(np.mean([low for low, _ in known])), float(np.mean([high for _, high in known]))
+        return SplitScores({"mean": self._mean(found)}, len(targets), {"loss": loss}, {"mean": interval}, columns=found)
 
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """The mean score over the columns that a row has."""
+        """The mean score over the columns that a row has; errors of scores by their standard deviation."""
         total, count = np.zeros(len(targets)), np.zeros(len(targets))
         for one, rows in self._each(targets):
-            total[rows] += one.task.scores.row_scores(one.unpack(predicted[rows]), one.unpack(targets[rows]))
+            scores = one.task.scores
+            total[rows] += scores.row_scores(one.unpack(predicted[rows]), one.unpack(targets[rows])) / scores.row_unit
             count[rows] += 1
         return total / np.maximum(count, 1)
 
@@ -355,13 +382,13 @@ def from_tables(tables: InputTables) -> Task:
     """The task of the label columns of a run's tables. Raises InputError with the faults of all columns."""
     config = tables.config
     flags = {
-        "--label-names": config.label_names,
-        "--unlabelled-value": config.unlabelled_value,
         "--out-of-scope-label": config.out_of_scope_label,
         "--unlabelled-data": config.unlabelled_data,
         "--source-column": config.source_column,
+        "--soft-labels": config.soft_labels,
+        "--annotator-column": config.annotator_column,
     }
-    if given := [flag for flag, value in flags.items() if value is not None]:
+    if given := [flag for flag, value in flags.items() if value]:
         names = ", ".join(tables.columns.labels)
         raise InputError(f"{' and '.join(given)}: works with one label column, and --label-column names {names}.")
     check_empty_labels(tables)
@@ -370,6 +397,7 @@ def from_tables(tables: InputTables) -> Task:
         with faults.collect():
             named.append((name, tasks.registry.recognize(tables.of_label_column(name))))
     faults.raise_if_any()
+    _check_flags(tables)
     notes = [*_note_empty(tables.train, named), *_find_equal(tables.train, tables.columns.labels)]
     return make(named, [note(text, tables.train.path) for text in notes])
 
@@ -379,6 +407,17 @@ def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
         (one["name"], tasks.registry.from_settings(one["task"], one["labels"], one)) for one in settings["columns"]
     ]
     return make(named)
+
+
+def _check_flags(tables: InputTables) -> None:
+    """Raise InputError for a name of --label-names, or a value, that no column has."""
+    config, parts = tables.config, [tables.of_label_column(name).config for name in tables.columns.labels]
+    used = {pair for part in parts for pair in (part.label_names or "").split(",")}
+    if lost := [pair for pair in (config.label_names or "").split(",") if pair and pair not in used]:
+        raise InputError(f"--label-names {lost[0]}: no label column has {lost[0].split('=')[0]!r}.")
+    value = config.unlabelled_value
+    if value is not None and all(part.unlabelled_value is None for part in parts):
+        raise InputError(f"--unlabelled-value {value}: no label column has it.")
 
 
 def _note_empty(table: Table, named: Sequence[tuple[str, Task]]) -> Iterator[str]:

@@ -245,7 +245,7 @@ def make(
     targets = NumberTargets(names, findings=tuple(findings), unit=unit, unlabelled=unlabelled)
     answers = NumberAnswers(names, center=center, scale=scale)
     head = NumberHead(names, center=center, scale=scale)
-    return Task(NAME, targets, head, NumberScores(names, answers, unit), answers)
+    return Task(NAME, targets, head, NumberScores(names, answers, unit, row_unit=unit), answers)
 
 
 def from_tables(tables: InputTables) -> Task:

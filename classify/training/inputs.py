@@ -127,6 +127,9 @@ def check(
         if task is not None:
             folds, fewer = _choose_folds(config, tables, labelled, model)
             splits = split_table(tables, task.targets, config.training.seed, folds)
+            if empty := [one.name for one in task.columns if not len(one.rows(splits.train.targets))]:
+                where = f"{tables.train.path}: column {empty[0]!r}"
+                raise InputError(f"{where} is empty in all rows to train on; leave it out of --label-column.")
             if fewer and splits.num_folds:
                 config = config.with_default("folds", folds, "texts")
     faults.raise_if_any()

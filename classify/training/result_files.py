@@ -156,10 +156,10 @@ class Results:
         if self.baseline is None or self.paired is None:
             return None
         entry = {**self.baseline.as_json(), "paired": asdict(self.paired)}
-        rows = self.scored_rows.take(self.scored_rows.independent)
         for column in self.task.columns:
             if column.name in entry["columns"]:
-                entry["columns"][column.name] |= {"paired": asdict(_test(column.task, column.take(rows)))}
+                rows = column.take(self.scored_rows)  # first, since the first row of a text may lack the column
+                entry["columns"][column.name] |= {"paired": asdict(_test(column.task, rows.take(rows.independent)))}
         return entry
 
     @functools.cached_property
@@ -300,7 +300,8 @@ def _write_suspects(results: Results) -> None:
             reviewed.append(one)
     if any(len(one.suspects.rows) for one in reviewed):
         excel_safe = results.context.config.training.excel_safe
-        suspects_file.write_suspects(path, split.table, columns.text, reviewed, for_excel=excel_safe)
+        several = columns.are_separate
+        suspects_file.write_suspects(path, split.table, columns.text, reviewed, several=several, for_excel=excel_safe)
 
 
 def _write_metrics(results: Results) -> None:
@@ -399,8 +400,9 @@ def _notes(results: Results) -> list[str]:
                 baseline=None,
                 paired=None,
                 metric=column.task.scores.primary,
-                loss=advice.TrainingLoss(0.0, 0.0, 0.0, math.inf),  # that of all columns is above
+                loss=advice.TrainingLoss(0.0, 0.0, epochs, math.inf),  # that of all columns is above
                 balanced=results.context.config.training.class_weights == "balanced",
+                folds=format_seconds(FOLD_TRAININGS * results.context.timeline.elapsed) if foldable else "",
             )
             notes += [f"column {column.name!r}: {text}" for text in found]
     if results.has_thresholds and splits.test is None and splits.folds is None:

@@ -154,8 +154,8 @@ def _conflicts(splits: Splits, first: Rows, group_of: Rows, filled: npt.NDArray[
     # The last row of each group; a group conflicts where another row has another target.
     last = np.zeros(len(first), dtype=np.int64)
     last[group_of[labelled]] = labelled
-    differs = targets[labelled] != targets[last[group_of[labelled]]]
-    groups = np.unique(group_of[labelled[differs.any(axis=1) if targets.ndim > 1 else differs]])
+    differs = splits.encoder.differ(targets[labelled], targets[last[group_of[labelled]]])
+    groups = np.unique(group_of[labelled[differs]])
     listed = groups[:most]
     rows = np.flatnonzero(np.isin(group_of, listed))
     rows = rows[np.argsort(group_of[rows], kind="stable")]

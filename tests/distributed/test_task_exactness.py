@@ -17,7 +17,8 @@ from classify.distributed.world import World
 from classify.evaluation.inference import compute_logits
 from classify.modeling.find import resolve_model
 from classify.modeling.load import load_pretrained
-from classify.tasks import multi_column, multi_label, regression, single_label
+from classify.tables.labels import ClassNames
+from classify.tasks import hierarchy, multi_column, multi_label, regression, single_label
 from classify.tasks.base import MISSING, Task
 from classify.training import contrastive
 from tests.support import tiny
@@ -48,7 +49,13 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     cells = multi_column.pack(columns.columns, [classes, marks, scores])
     for place, column in enumerate(columns.columns):  # each is empty in a fifth of the rows
         cells[place::5, column.cells] = MISSING
+    labels = ["a > x", "a > y", "b"]
+    paths = hierarchy.make(labels, hierarchy.Tree(">", (("a", "x"), ("a", "y"), ("b",)), (("a",),)), ClassNames())
+    leaves = np.eye(3, dtype=np.float32)[classes]
+    leaves[::4, :2] = [1, 1]
+    leaves[::4, 2] = 0
     return {
+        "paths": (paths, leaves, {"class_weights": "balanced"}),
         "pairs": (single_label.make(CLASSES), classes, {}),
         "labels": (multi_label.make(CLASSES), marks, {}),
         "balanced labels": (multi_label.make(CLASSES), marks, {"class_weights": "balanced"}),

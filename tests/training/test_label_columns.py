@@ -335,7 +335,6 @@ def write_cells(path: Path, **columns: Any) -> Path:
     ("options", "message"),
     [
         ({}, "'one': expected at least two classes"),
-        ({"label_names": "a=b"}, "--label-names: works with one label column"),
         ({"out_of_scope_label": "a"}, "--out-of-scope-label: works with one label column"),
         ({"class_weights": "{}"}, "expected at least two classes"),
     ],
@@ -376,3 +375,79 @@ def test_the_question_for_the_label_column_names_the_way_to_both(model_folder: P
     path.write_text("\n".join(["text,topic,urgency", *lines]) + "\n", encoding="utf-8")
     with pytest.raises(QuestionError, match='--label-column "topic,urgency" for a task each'):
         check(make_config(model_folder, path, tmp_path / "out"))
+
+
+def test_each_column_takes_the_flags_that_fit_it(model_folder: Path, tmp_path: Path) -> None:
+    """Names, missing values and separators hold where they occur; weights of classes not for scores."""
+    cells = {
+        "topic": lambda n: ("a", "bb", "none")[n % 3],
+        "tags": lambda n: ("x / y", "x", "y")[n % 3],
+        "score": lambda n: f"{n / 8:.1f}",
+    }
+    table = write_cells(tmp_path / "t.csv", **cells)
+    options = {"label_names": "bb=b", "unlabelled_value": "none", "label_separator": "/", "class_weights": "balanced"}
+    names = "topic,tags,score"
+    inputs = check(make_config(model_folder, table, tmp_path / "out", label_column=names, **options))
+    assert inputs.task.labels == ["topic: a", "topic: b", "tags: x", "tags: y", "score"]
+    weights = inputs.task.head.class_weights(inputs.config.training, inputs.splits.train.targets)
+    assert weights is not None
+    assert len(weights) == 5
+    assert weights[4] == 1
+    options["label_names"] = "nope=b"
+    with pytest.raises(InputError, match="no label column has 'nope'"):
+        check(make_config(model_folder, table, tmp_path / "out", label_column=names, **options))
+
+
+def test_a_column_without_a_training_row_is_one_line(model_folder: Path, tmp_path: Path) -> None:
+    cells = {
+        "topic": lambda n: "ab"[n % 2],
+        "new": lambda n: "xy"[n % 2] if n >= 28 else "",
+        "split": lambda n: "train" if n < 28 else "validation",
+    }
+    table = write_cells(tmp_path / "t.csv", **cells)
+    with pytest.raises(InputError, match="column 'new' is empty in all rows to train on"):
+        check(make_config(model_folder, table, tmp_path / "out", label_column="topic,new"))
+
+
+def test_a_fold_may_lack_a_column() -> None:
+    task, _, targets = make_task()
+    cells = join(task, targets, {"topic": list(range(24))})
+    features = np.random.default_rng(2).normal(size=(24, 6)).astype(np.float32)
+    weight, bias = task.head.fit(features, cells, task.head.trained_penalty(is_final=True))
+    assert not weight[task.columns[0].outputs].any()
+    assert np.isfinite(weight).all()
+    assert np.isfinite(bias).all()
+
+
+def test_rows_of_one_text_complete_each_other(model_folder: Path, tmp_path: Path) -> None:
+    """One row has its topic, another its team; that is no contradiction, and each column is scored."""
+    lines = ["text,topic,team"]
+    for number in range(120):
+        text = words_of(number, [CLASSES[number % 2]]) + f" {number}"
+        lines += [f"{text},{'ab'[number % 2]},", f"{text},,{'xy'[number % 2]}"]
+    table = tmp_path / "long.csv"
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    folder = train(make_config(model_folder, table, tmp_path / "run", label_column="topic,team", folds=0))
+    assert read_json(folder / "run.json")["inspection"]["conflicting_texts"] == 0
+    columns = read_json(folder / "metrics.json")["baseline"]["columns"]
+    rows = {name: one["rows"] for name, one in read_json(folder / "metrics.json")["test"]["columns"].items()}
+    assert set(rows) == set(columns) == {"topic", "team"}
+    for name in columns:
+        assert Result.read(folder).by_column[name].independent.size == rows[name]
+
+
+def test_a_report_knows_rows_that_were_trained_on(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """The scores of new texts have the paired test, and no prediction is taken for a group of rows."""
+    test = tmp_path / "test.csv"
+    lines = table.read_text(encoding="utf-8").splitlines()
+    more = write(tmp_path / "more.csv", 140).read_text(encoding="utf-8").splitlines()
+    test.write_text("\n".join([*lines[:20], *more[91:]]) + "\n", encoding="utf-8")
+    folder = train(make_config(model_folder, table, tmp_path / "run", test_data=str(test), folds=0, **FLAG))
+    from classify.report.verdict import sentences
+
+    result = Result.read(folder)
+    assert result.left_out
+    assert len(sentences(result)) == 4
+    assert all("paired" in view.baseline for view in result.by_column.values() if view.baseline is not None)
+    view = result.by_column["topic"]
+    assert {"predicted_tags", "confidence_topic"} <= set(view.added)
