@@ -59,7 +59,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         # Of several label columns, each, or the one that --label names, by itself or before a label.
         names, label = [column.name for column in predictor.task.columns], options.label
         asked = [name for name in names if label is None or label == name or label.startswith(f"{name}: ")]
-        labels: list[str | None] = [*asked] if label is None else [label]
+        labels: list[str | None] = [*asked] if label is None and asked else [label]
         words = [predictor.explain(text, one) for one in labels]
         if asked and label is not None:
             label = label.removeprefix(f"{asked[0]}: ") if label != asked[0] else None

@@ -30,7 +30,7 @@ CONTRACT = """--soft-labels --weight-column --annotator-column --keep-features
 --contrastive-steps --patience --preset --metric-for-best-model --encoding --sheet
 --on-bad-rows --group-column --label-names --normalize-labels --split-column
 --split-by-time --time-format --like --split-like --excel-safe --drop-unlabelled --predict-unlabelled
---unlabelled-value --no-header --label-separator
+--unlabelled-value --no-header --label-separator --hierarchy
 --header --delimiter --quote --skip-lines --task --help-all --text-column-name --text-column-names --label-column-name
 --text-pair-column --text-column-delimiter --pooling --packing --kernels
 --compact-vocabulary --lora-rank --lora-alpha --dropout --ddp-timeout --save-total-limit --logging-steps

@@ -169,8 +169,8 @@ def write(path: Path, labels: list[str], count: int = 120) -> Path:
             label = labels[number % len(labels)]
             words = {"billing": "card stolen", "shipping": "money transfer", "other": "app phone"}
             leaves = {"refund": "pin", "charge": "code", "late": "login", "lost": "screen"}
-            path = label.split(" > ")
-            text = f"{words[path[0]]} {leaves.get(path[-1], '')} {words_of(number, [])} {number}"
+            nodes = label.split(" > ")
+            text = f"{words[nodes[0]]} {leaves.get(nodes[-1], '')} {words_of(number, [])} {number}"
             writer.writerow([text, label])
     return path
 
