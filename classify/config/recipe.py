@@ -64,6 +64,7 @@ def choose_recipe(
     contrastive: bool = True,
     preset: str = "default",
     lora: bool = False,
+    columns: int = 1,
 ) -> Recipe:
     """Choose hyperparameters for `rows` training rows and an encoder's `width`; `contrastive` allows contrastive steps.
 
@@ -71,7 +72,8 @@ def choose_recipe(
 
     Too few steps do not converge (Mosbach et al., 2021, "On the Stability of Fine-tuning BERT", section 6), so small
     tables take smaller batches. Contrastive steps (see `contrastive`) separate the classes first; without them epochs
-    grow with the inverse root of the rows. Learning rates are from Devlin et al., 2019, appendix A.3.
+    grow with the inverse root of the rows. Learning rates are from Devlin et al., 2019, appendix A.3. Each of several
+    label `columns` has its share of the loss, so the rate grows with the root of their number (docs/tasks.md).
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     rate = (5e-5 if width <= _WIDE else 3e-5) * (_LORA if lora else 1)
@@ -89,6 +91,7 @@ def choose_recipe(
             recipe = Recipe(batch, _EPOCHS, rate, _CONTRASTIVE_STEPS)
         else:
             recipe = Recipe(_SHORT_BATCH, _EPOCHS, _SHORT_RATE, _SHORT_STEPS)
+    recipe = replace(recipe, learning_rate=float(f"{recipe.learning_rate * math.sqrt(columns):.2g}"))
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
 
 

@@ -142,17 +142,23 @@ class RunConfig:
         """Contrastive steps are of use where the head starts from the probe."""
         return self.model.head in ("auto", "probe") and self.training.contrastive_steps != 0
 
-    def resolve(self, rows: int, width: int, labelled: int | None = None) -> RunConfig:
+    def resolve(self, rows: int, width: int, labelled: int | None = None, columns: int = 1) -> RunConfig:
         """The settings with the recipe's values where none is set, or an earlier call has chosen one.
 
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
-        (default: `rows`); see `recipe.choose_recipe`.
+        (default: `rows`), `columns` the label columns; see `recipe.choose_recipe`.
         """
         chosen_before = [name for name, source in self.sources.items() if source.kind == "recipe"]
         given = self.replace(**dict.fromkeys(chosen_before))
         training, contrastive = given.training, given._uses_contrastive_steps
         chosen = choose_recipe(
-            rows, width, labelled=labelled, contrastive=contrastive, preset=training.preset, lora=self.model.lora
+            rows,
+            width,
+            labelled=labelled,
+            contrastive=contrastive,
+            preset=training.preset,
+            lora=self.model.lora,
+            columns=columns,
         )
         recipe = dataclasses.asdict(chosen)
         if training.per_device_train_batch_size is not None:

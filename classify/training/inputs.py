@@ -149,7 +149,7 @@ def apply_recipe(inputs: RunInputs) -> RunInputs:
     config, task, splits, model, languages = inputs.config, inputs.task, inputs.splits, inputs.model, inputs.languages
     added_rows = splits.num_learned - len(splits.train)
     rows = min(inputs.labelled, config.data.max_train_samples or inputs.labelled) + added_rows
-    config = config.resolve(splits.num_learned, model.width, rows)
+    config = config.resolve(splits.num_learned, model.width, rows, max(1, len(task.columns)))
     refits_head = task.head.refits and inputs.parts.loss is None and config.refits_head(rows, len(task.labels))
     few = f"at most {FEW_ROWS_PER_CLASS} labelled rows a class" if refits_head else None
     refits_head |= inputs.kept is not None and config.trains_epochs
@@ -437,6 +437,8 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...
     if not automatic:
         return ()
     why = f"{splits.num_learned:,} training rows, hidden size {width}"
+    if splits.columns.are_separate:
+        why += f", {len(splits.columns.labels)} label columns"
     flags = ", ".join(shown_name(FIELDS[name][1]) for name in automatic)
     return (decided("recipe", ", ".join(words[name] for name in automatic), why, flags, True),)
 
