@@ -142,7 +142,7 @@ def _choose_columns(options: Options) -> tuple[PredictionColumns, list[str]]:
     limit: Any = None
     if options.min_precision is not None:
         thresholds = prediction.inputs.find_confidence(options.model, task, options.min_precision)
-        confidence = {name: threshold.required for name, threshold in thresholds.items()}
+        confidence = {name: threshold.confidence for name, threshold in thresholds.items()}
         found += [
             f"accepted{f'_{name}' if name else ''}: confidence at least {threshold.confidence:.3f}; "
             f"{threshold.accepted} of the run's {threshold.rows} held-out rows reach it, and {threshold.right} of "

@@ -89,7 +89,7 @@ class DataConfig(ReadConfig):
     )
     hierarchy: Literal["auto", "on", "none"] = option(
         "auto", "labels are paths of nodes, such as 'billing > refund'; the sign between nodes is found, or is "
-        "--label-separator (auto: where branches recur)", affects={"identity"}, switch=("on", "none"),
+        "--label-separator (auto: where branches recur)", switch=("on", "none"),
     )  # fmt: skip
     soft_labels: bool = option(
         False, "train towards the probabilities in columns prob_<label>, as predict writes them, beside labels or alone"

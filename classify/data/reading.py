@@ -66,6 +66,7 @@ class InputTables:
             label_names=",".join(pairs) or None,
             unlabelled_value=value if is_value else None,
             label_separator=separator if divides else None,
+            hierarchy="none" if config.hierarchy == "none" else "auto",
         )
         columns = replace(self.columns, labels=(name,), are_separate=False)
         return replace(self, columns=columns, config=config, known_labels=())

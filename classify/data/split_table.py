@@ -84,7 +84,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
         raise _too_few(tables, train, assigned)
     if config.max_train_samples is not None:
         train, *capped = (
-            split.take(cap_rows(classes[split.rows], config.max_train_samples, seed=seed))
+            split.take(cap_rows(encoder.stratify_by(split.targets), config.max_train_samples, seed=seed))
             for split in (train, *(source.split for source in sources))
         )
         sources = [replace(source, split=split) for source, split in zip(sources, capped, strict=True)]
@@ -168,12 +168,16 @@ def _find_partial(
     scored: Sequence[Split | None],
 ) -> Source | None:
     """The rows of `--data` that only train, since their label says too little; no text that has another label."""
-    column, found = tables.columns.label, encoder.partial(tables.train, tables.columns.label)
-    if found is None or not found[0].any():
+    config, column, split = tables.config, tables.columns.label, tables.columns.split
+    found = encoder.partial(tables.train, column)
+    # Where rows belong together, or some are not trusted, such a row could tell of one that is scored.
+    is_bound = config.split_by_time is not None or config.group_column is not None or tables.origins is not None
+    if found is None or not found[0].any() or is_bound or tables.columns.texts.pair is not None:
         return None
     rows, aims = np.flatnonzero(found[0]), found[1]
     texts = [hashes[labelled], *(split.hashes(tables.columns.text) for split in scored if split is not None)]
-    is_new = (hashes[rows] != EMPTY) & ~np.isin(hashes[rows], np.concatenate(texts))
+    in_train = split is None or split.parts(tables.train)[rows] == _TRAIN
+    is_new = in_train & (hashes[rows] != EMPTY) & ~np.isin(hashes[rows], np.concatenate(texts))
     rows, aims = rows[is_new], aims[is_new]
     return Source(f"inner nodes in column {column!r}", Split(tables.train, rows, aims, aims), is_judged=False)
 

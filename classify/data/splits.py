@@ -174,6 +174,8 @@ class Targets(ABC):
 
     # Of the array of targets: whether each label has a column of it, and its type.
     per_label: ClassVar[bool] = False
+    # Whether a run keeps features of its rows, by which another one may add a class.
+    are_extended: ClassVar[bool] = False
     dtype: ClassVar[type[np.generic]]
 
     labels: list[str]

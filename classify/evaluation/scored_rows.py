@@ -7,6 +7,7 @@ is better. Labels are as the model was trained on them: merged, renamed and enco
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,7 @@ class ScoredRows:
 class Threshold:
     """The required `precision`, the `confidence` that reaches it, and the `accepted` of the `rows` that have it.
 
-    `right` of the accepted ones are predicted correctly. In a hierarchy of labels each of the `levels` has a confidence
-    of its own, infinite where none reaches the precision; `confidence` is the lowest.
+    `right` of the accepted ones are predicted correctly.
     """
 
     precision: float
@@ -100,15 +100,17 @@ class Threshold:
     accepted: int
     right: int
     rows: int
-    levels: tuple[float, ...] = ()
-
-    @property
-    def required(self) -> float | tuple[float, ...]:
-        return self.levels or self.confidence
 
 
-def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precision: float) -> Threshold | None:
+def find_threshold(
+    confidence: npt.NDArray[Any],
+    right: npt.NDArray[Any],
+    precision: float,
+    right_at: Callable[[float], npt.NDArray[Any]] | None = None,
+) -> Threshold | None:
     """A low confidence (of (rows,)) whose predictions are `right` (rows,) with at least this precision.
+
+    Where the predictions depend on the confidence that is required, `right_at` gives those that are right at one.
 
     The rows are the most certain ones, ever more of them in 20 steps, until the lower bound of their precision (95 %,
     one-sided: 33 right predictions of 33 show 0.924) is below the required one; the step before is taken. Whatever the
@@ -125,9 +127,11 @@ def find_threshold(confidence: npt.NDArray[Any], right: npt.NDArray[Any], precis
         return None
     found = None
     for last in np.unique(ends[np.linspace(enough[0], len(order) - 1, _STEPS).astype(int)]).tolist():
-        if wilson_interval(hits[last], counts[last], _ONE_SIDED)[0] < precision:
+        required = float(confidence[order[last]])
+        hit = hits[last] if right_at is None else right_at(required)[order[: last + 1]].sum()
+        if wilson_interval(hit, counts[last], _ONE_SIDED)[0] < precision:
             break
-        found = Threshold(precision, float(confidence[order[last]]), last + 1, round(hits[last]), len(order))
+        found = Threshold(precision, required, last + 1, round(float(hit)), len(order))
     return found
 
 

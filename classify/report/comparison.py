@@ -104,7 +104,7 @@ def _compare(folders: Sequence[Path], results: Sequence[Result]) -> Comparison:
         raise InputError(
             f"{names}: no shared row has the same label in all of them; score them on one table with classify evaluate."
         )
-    judge = replace(task.scores, labels=labels)
+    judge = task.scores.with_labels(labels)
     metrics = [judge.metrics(values[same], targets[0][same]) for values in predicted]
     scores = [judge.row_scores(values[same], targets[0][same]) for values in predicted]
     tests = [sign_test(one, scores[0]) for one in scores[1:]]

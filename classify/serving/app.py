@@ -281,7 +281,7 @@ def _describe(
         confidence = None if not task.answers.has_confidence else 1 - share if is_rejected else float(row.max())
         accepted = None
         if min_confidence is not None and confidence is not None:
-            accepted = not is_rejected and confidence >= min_confidence
+            accepted = not is_rejected and bool(task.answers.accept(row[None], min_confidence)[0][0])
         answers.append(
             Prediction(
                 prediction=value,

@@ -224,7 +224,7 @@ class Answers(ABC):
         right = self.decide(probabilities) == targets
         return find_threshold(probabilities.max(axis=1), right.astype(np.float64), precision)
 
-    def accept(self, probabilities: Array, least: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+    def accept(self, probabilities: Array, least: float) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
         """The label (rows,) that is `least` probable, "" for none, and its probability, for `accepted_columns`."""
         names, best = np.array(self.labels, dtype=object), probabilities.max(axis=1)
         return np.where(best >= least, names[probabilities.argmax(axis=1)], ""), best
@@ -285,6 +285,10 @@ class Scores(ABC):
     @abstractmethod
     def row_scores(self, predicted: Array, targets: Array) -> npt.NDArray[np.float64]:
         """The score (rows,) of each prediction, larger is better: for comparisons, worst rows and weak groups."""
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """The same for other labels, by whose numbers `renumber` gives targets and predictions."""
+        return replace(self, labels=list(labels))
 
     def renumber(self, values: Array, labels: Sequence[str]) -> Array:
         """Targets or predictions by the numbers of other `labels`, which include this model's; for `compare`."""

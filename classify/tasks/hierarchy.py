@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,19 @@ SIGNS = (">", "::", "/", ":", ".")
 _CLEAR = (">", "::")
 # Branches with children from which labels are recognized as paths.
 _BRANCHES = 2
+# Sum of a row's targets above which they name several leaves; probabilities sum to 1.
+_SURELY_SEVERAL = 1.5
+# Share of labels without a weak sign up to which that is a question, and signs of names that are no paths.
+_FEW_OTHERS = 0.2
+_NO_PATHS = ("//", "@", "->")
 # Rounds in which the rows of inner nodes are given to the leaves that the others make likely.
 _ROUNDS = 2
 
 Path = tuple[str, ...]
+
+
+def _nodes_above(paths: Iterable[Path]) -> list[Path]:
+    return [path[:depth] for path in paths for depth in range(1, len(path))]
 
 
 def split_path(label: str, sign: str) -> Path:
@@ -50,11 +59,29 @@ def split_path(label: str, sign: str) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The paths of the leaves, in the order of the classes, and of the inner nodes that are labels of rows."""
+    """The paths of the leaves, in the order of the classes, and of all nodes above them.
+
+    `written` are the labels of rows that are nodes, by their path; other nodes are named by their parts.
+    """
 
     sign: str
     leaves: tuple[Path, ...]
-    inner: tuple[Path, ...] = ()
+    written: Mapping[Path, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, labels: Iterable[str], sign: str) -> Tree:
+        """The tree of labels, of which those above others are inner nodes."""
+        written = {split_path(label, sign): label for label in labels}
+        above = _nodes_above(written)
+        return cls(sign, tuple(path for path in written if path not in above), written)
+
+    @functools.cached_property
+    def inner(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(_nodes_above(self.leaves)))
+
+    @functools.cached_property
+    def inner_names(self) -> list[str]:
+        return list(map(self.name, self.inner))
 
     @functools.cached_property
     def depths(self) -> npt.NDArray[np.int64]:
@@ -76,7 +103,9 @@ class Tree:
         return found
 
     def name(self, path: Path) -> str:
-        return f" {self.sign} ".join(path) if self.sign.strip() == ">" else self.sign.join(path)
+        """A node as it is written in the table, or as its parts would be."""
+        joined = f" {self.sign} ".join(path) if self.sign.strip() == ">" else self.sign.join(path)
+        return self.written.get(path, joined)
 
     @functools.cached_property
     def members(self) -> npt.NDArray[np.float32]:
@@ -98,10 +127,12 @@ class Tree:
 class PathTargets(ClassTargets):
     """Leaf numbers (rows,), -1 for a row without a leaf; (rows, leaves) are 1 for each leaf that a row may have."""
 
+    are_extended = False
+
     tree: Tree = field(default_factory=lambda: Tree(SIGNS[0], ()))
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
-        inner = {*map(self.tree.name, self.tree.inner)}
+        inner = set(self.tree.inner_names)
         return mark_rows(table, column, lambda cell: (name := self.classes.of(cell)) is not None and name not in inner)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
@@ -115,23 +146,27 @@ class PathTargets(ClassTargets):
 
     def _number(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.int64]:
         """The leaf of each row, or behind all leaves its inner node; -1 without a label."""
-        everything = replace(self, labels=[*self.labels, *map(self.tree.name, self.tree.inner)])
+        everything = replace(self, labels=[*self.labels, *self.tree.inner_names])
         return ClassTargets.encode(everything, table, column, known_from)
 
     def soften(self, targets: Array, soft: SoftLabels) -> Array:
-        if self.tree.inner:
-            raise InputError("--soft-labels: some labels are inner nodes of a hierarchy; give --hierarchy none.")
+        if (targets < 0).any() and any(path in self.tree.written for path in self.tree.inner):
+            raise InputError("some labels are inner nodes of a hierarchy, which have no probabilities; drop the flag.")
         return super().soften(targets, soft)
 
     def stratify_by(self, targets: Array) -> npt.NDArray[np.int64]:
         """The leaf, or behind all leaves the inner node."""
-        if targets.ndim == 1 or not self.tree.inner:
+        if targets.ndim == 1:
             return super().stratify_by(targets)
         # A node is told by its first leaf and their number.
         members = self.tree.members[len(self.labels) :]
         known = {(int(row.argmax()), int(row.sum())): place for place, row in enumerate(members, len(self.labels))}
-        keys = zip(targets.argmax(axis=1).tolist(), (targets > 0).sum(axis=1).tolist(), strict=True)
+        sizes = np.where(_are_sets(targets), targets.sum(axis=1), 1).round().astype(int)
+        keys = zip(targets.argmax(axis=1).tolist(), sizes.tolist(), strict=True)
         return np.array([known.get(key, key[0]) if key[1] > 1 else key[0] for key in keys], dtype=np.int64)
+
+    def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
+        return super().label_counts(targets if targets.ndim == 1 else targets[~_are_sets(targets)])
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
         """The share of the longer path that two rows have in common."""
@@ -147,12 +182,27 @@ class PathTargets(ClassTargets):
         return (same / np.maximum(depths[:, None], depths[None, :])).astype(np.float32)
 
     def settings(self) -> dict[str, Any]:
-        inner = list(map(self.tree.name, self.tree.inner))
-        return {**super().settings(), "hierarchy": {"separator": self.tree.sign, "inner": inner}}
+        written = [self.tree.written[path] for path in self.tree.inner if path in self.tree.written]
+        return {**super().settings(), "hierarchy": {"separator": self.tree.sign, "inner": written}}
+
+
+def _are_sets(targets: Array) -> npt.NDArray[np.bool_]:
+    """Whether targets (rows, leaves) are 1 for several leaves, as those of inner nodes, and no probabilities."""
+    return np.asarray(targets.sum(axis=1) > _SURELY_SEVERAL)
 
 
 class PathHead(ClassHead):
     """An output per leaf, trained by cross-entropy of the label's leaves together."""
+
+    def balance(self, targets: Array) -> Weights:
+        return super().balance(targets if targets.ndim == 1 else targets[~_are_sets(targets)])
+
+    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
+        """On the rows of leaves alone."""
+        if targets.ndim > 1 and (is_inner := _are_sets(targets)).any():
+            standard, targets = standard[~is_inner], targets[~is_inner]
+            row_weights = None if row_weights is None else row_weights[~is_inner]
+        return super().choose_standard(standard, targets, class_weights, row_weights)
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         if targets.ndim == 1:
@@ -165,10 +215,10 @@ class PathHead(ClassHead):
         self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
     ) -> Layer:
         """Fit the rows of leaves, then all: a row of an inner node is one of each of its leaves, in shares."""
-        is_inner = np.zeros(len(targets), dtype=bool) if targets.ndim == 1 else targets.sum(axis=1) > 1.5
+        is_inner = np.zeros(len(targets), dtype=bool) if targets.ndim == 1 else _are_sets(targets)
         if not is_inner.any() or is_inner.all():
             return super().fit_standard(standard, targets, penalty, class_weights, row_weights)
-        of_leaves, shares = targets[~is_inner].argmax(axis=1), targets.astype(np.float32)
+        of_leaves, shares = targets[~is_inner], targets.astype(np.float32)
         weights = None if row_weights is None else row_weights[~is_inner]
         layer = super().fit_standard(standard[~is_inner], of_leaves, penalty, class_weights, weights)
         for _ in range(_ROUNDS):
@@ -198,31 +248,28 @@ class PathAnswers(ClassAnswers):
         return summed
 
     def find_threshold(self, probabilities: Array, targets: Array, precision: float) -> Threshold | None:
-        """Find for each level, the deepest first, the confidence from which its nodes are right often enough.
+        """The confidence from which the deepest nodes that have it are right so often.
 
-        Of a level only the rows count that no deeper one accepts. So the answers of all levels together reach the
-        precision, too.
+        A row is accepted as soon as its first node has it: a lower confidence accepts more rows, and some deeper.
         """
-        left, levels = np.arange(len(targets)), [np.inf] * len(self.tree.levels)
-        accepted = right = 0
-        for depth in range(len(levels), 0, -1):
-            level, node = self.of_level(probabilities[left], depth), self.tree.levels[depth - 1][1]
-            best, hits = level.max(axis=1), level.argmax(axis=1) == node[targets[left]]
-            found = find_threshold(best, hits.astype(np.float64), precision)
-            if found is not None:
-                levels[depth - 1] = found.confidence
-                accepted, right = accepted + found.accepted, right + found.right
-                left = left[best < found.confidence]
-        if not accepted:
-            return None
-        return Threshold(precision, min(levels), accepted, right, len(targets), tuple(levels))
+        top = self.of_level(probabilities, 1).max(axis=1)
 
-    def accept(self, probabilities: Array, least: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
-        """The deepest node (rows,) whose probability is `least`, one number or one a level, and that probability."""
+        def right_at(required: float) -> npt.NDArray[np.bool_]:
+            right = np.zeros(len(targets), dtype=bool)
+            for depth, (_, node) in enumerate(self.tree.levels, start=1):
+                level = self.of_level(probabilities, depth)
+                is_sure = level.max(axis=1) >= required
+                right[is_sure] = level[is_sure].argmax(axis=1) == node[targets[is_sure]]
+            return right
+
+        return find_threshold(top, np.zeros(len(targets)), precision, right_at)
+
+    def accept(self, probabilities: Array, least: float) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+        """The deepest node (rows,) whose probability is `least`, and that probability."""
         names, shares = np.full(len(probabilities), "", dtype=object), np.zeros(len(probabilities))
         for depth, (nodes, _) in enumerate(self.tree.levels, start=1):
             level = self.of_level(probabilities, depth)
-            is_sure = level.max(axis=1) >= (least if isinstance(least, float) else least[depth - 1])
+            is_sure = level.max(axis=1) >= least
             names[is_sure] = np.array(nodes, dtype=object)[level[is_sure].argmax(axis=1)]
             shares[is_sure] = level[is_sure].max(axis=1)
         return names, shares
@@ -233,6 +280,14 @@ class PathScores(ClassScores):
     """Accuracy and F1 of leaves, of the nodes of each level, and the hierarchical F1."""
 
     answers: PathAnswers
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        return (*super().selection, "hierarchical_f1")
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        answers = replace(self.answers, labels=list(labels), tree=_grow(self.answers.tree, labels))
+        return replace(self, labels=list(labels), answers=answers)
 
     def metrics(self, predicted: Array, targets: Array) -> dict[str, Any]:
         """Those of classes, and the F1 of all nodes on the paths (Kiritchenko et al., 2006)."""
@@ -268,12 +323,12 @@ def make(labels: Sequence[str], tree: Tree, classes: ClassNames, findings: Seque
 def from_classes(task: Task, tables: InputTables) -> Task | None:
     """The task of these classes where they are paths; None where they are not, or with --hierarchy none.
 
-    Raises InputError where --hierarchy is given and they are none, and QuestionError where that is doubtful.
+    With --task single they are plain classes, unless --hierarchy is given. Raises InputError where that is given and
+    they are none, and QuestionError where that is doubtful.
     """
-    config, labels = tables.config, task.labels
-    if config.hierarchy == "none":
+    config, labels, is_given = tables.config, task.labels, tables.config.hierarchy == "on"
+    if not is_given and (config.hierarchy == "none" or config.task == "single"):
         return None
-    is_given = config.hierarchy == "on"
     sign: str | Question | None = config.label_separator if is_given else None
     sign = sign or find_sign(labels)
     if isinstance(sign, Question):
@@ -284,33 +339,39 @@ def from_classes(task: Task, tables: InputTables) -> Task | None:
             f"--hierarchy: expected labels such as 'billing > refund', whose nodes one sign separates. Got {listed}; "
             "name the sign with --label-separator."
         )
-    if sign is None:
+    if sign is None or ((fault := _find_fault(labels, sign)) is not None and not is_given):
         return None
-    paths = {label: split_path(label, sign) for label in labels}
-    _check(paths, tables)
-    above = {path[:depth] for path in paths.values() for depth in range(1, len(path))}
-    inner = [label for label in labels if paths[label] in above]
-    leaves = [label for label in labels if label not in inner]
-    tree = Tree(sign, tuple(paths[label] for label in leaves), tuple(paths[label] for label in inner))
+    if fault is not None:
+        where = f"{tables.train.path}: column {tables.columns.label!r}"
+        raise InputError(f"{where}: {fault}; correct it, or give --hierarchy none.")
+    tree = Tree.of(labels, sign)
+    leaves = [label for label in labels if split_path(label, sign) in tree.leaves]
+    inner = [label for label in labels if label not in leaves]
+    tree = _grow(tree, leaves)
     sizes = ", ".join(str(len(names)) for names, _ in tree.levels)
     what = f"{len(leaves)} leaves, by level {sizes} nodes"
     if inner:
-        what += f"; rows of {list_some(inner, show=repr)} train towards the leaves below, and are not scored"
+        what += f"; rows of {list_some(inner, show=repr)} are not scored, but train towards the leaves below"
     why = f"nodes are separated by {sign!r}" if is_given else f"branches recur before {sign!r}"
     found = decided("hierarchy", what, why, "--hierarchy none", True)
-    return make(leaves, tree, task.targets.classes, [*task.targets.findings, found])
+    classes = f"one of {len(leaves)} classes"
+    findings = [replace(one, text=classes) if one.where == "task" else one for one in task.targets.findings]
+    return make(leaves, tree, task.targets.classes, [*findings, found])
 
 
 def find_sign(labels: Sequence[str]) -> str | Question | None:
     """The sign that separates the nodes of labels; None where they are no paths.
 
-    Two branches or more have several labels, and every label has the sign or is a branch itself. Where most have it,
-    and it may be part of a name, it is a question.
+    Two branches or more have several labels, and every label has the sign or is a branch itself. Where nearly all have
+    it, and it may be part of a name, it is a question. A sign that may stand in names has no space beside it, and
+    letters in all parts.
     """
+    if any(mark in label for label in labels for mark in _NO_PATHS):
+        return None
     for sign in SIGNS:
         paths = {label: split_path(label, sign) for label in labels}
-        parts = [part for path in paths.values() for part in path]
-        if not all(any(letter.isalpha() for letter in part) for part in parts):
+        parts = [part for label in labels for part in label.split(sign)]
+        if sign not in _CLEAR and not all(part == part.strip() and any(map(str.isalpha, part)) for part in parts):
             continue
         children: dict[str, set[Path]] = {}
         for path in paths.values():
@@ -321,29 +382,33 @@ def find_sign(labels: Sequence[str]) -> str | Question | None:
         others = [label for label, path in paths.items() if len(path) == 1 and path[0] not in children]
         if not others or sign in _CLEAR:
             return sign
-        if 2 * len(others) < len(labels):
+        if len(others) <= _FEW_OTHERS * len(labels):
             example = next(label for label, path in paths.items() if len(path) > 1)
             asked = f"is the label {example!r} a path of nodes, beside {others[0]!r}"
-            return Question(asked, (), ("--hierarchy --label-separator " + repr(sign), "--hierarchy none"))
+            return Question(asked, (), (f"--hierarchy --label-separator {sign!r}", "--hierarchy none"))
     return None
 
 
-def _check(paths: Mapping[str, Path], tables: InputTables) -> None:
-    """Raise InputError for labels that are no paths: with an empty node, or two nodes that are above each other."""
-    where, way = f"{tables.train.path}: column {tables.columns.label!r}", "correct it, or give --hierarchy none"
+def _find_fault(labels: Sequence[str], sign: str) -> str | None:
+    """What keeps labels from being paths: an empty node, or two nodes that are above each other."""
     above: dict[tuple[str, str], str] = {}
-    for label, path in paths.items():
+    for label in labels:
+        path = split_path(label, sign)
         if not all(path):
-            raise InputError(f"{where}: the label {label!r} has an empty node; {way}.")
-        for parent, child in itertools.pairwise(path):
-            above[parent, child] = label
+            return f"the label {label!r} has an empty node"
+        above |= {pair: label for pair in itertools.pairwise(path) if pair[0] != pair[1]}
     for (parent, child), label in above.items():
         if (other := above.get((child, parent))) is not None:
-            raise InputError(f"{where}: {label!r} and {other!r} put two nodes above each other; {way}.")
+            return f"{label!r} and {other!r} put two nodes above each other"
+    return None
+
+
+def _grow(tree: Tree, labels: Sequence[str]) -> Tree:
+    """The tree with these leaves, in order."""
+    return replace(tree, leaves=tuple(split_path(label, tree.sign) for label in labels))
 
 
 def from_settings(labels: Sequence[str], settings: Mapping[str, Any]) -> Task:
-    sign, inner = settings["hierarchy"]["separator"], settings["hierarchy"]["inner"]
-    leaves, others = (tuple(split_path(label, sign) for label in names) for names in (labels, inner))
-    names = [*labels, *inner]
-    return make(labels, Tree(sign, leaves, others), ClassNames.from_settings(names, settings))
+    sign, names = settings["hierarchy"]["separator"], [*labels, *settings["hierarchy"]["inner"]]
+    tree = _grow(Tree(sign, (), {split_path(name, sign): name for name in names}), labels)
+    return make(labels, tree, ClassNames.from_settings(names, settings))

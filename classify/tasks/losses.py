@@ -18,6 +18,8 @@ from classify.tasks.base import MISSING, Column, Loss, Weights
 FOCAL_GAMMA = 2.0
 # Instead of infinity, whose gradient times 0 is NaN.
 _FAR = 1e4
+# Sum of a row's targets above which they name several classes; probabilities sum to 1.
+_SURELY_SEVERAL = 1.5
 # Rows by which the loss of guessing is computed.
 _CHANCE_ROWS = 10_000
 
@@ -192,22 +194,23 @@ class ColumnLoss(Loss):
 
 @dataclass(frozen=True)
 class MarginalCrossEntropy(SoftCrossEntropy):
-    """Cross-entropy of the classes that a row may have together: minus the logarithm of their summed probability.
+    """Cross-entropy of several classes together, for rows that may be any of them: minus the log of their summed share.
 
-    Targets (n, classes) are 1 for each of them. For one class it is the cross-entropy. Padding rows may have none.
+    Targets (n, classes) are 1 for each of these; those of other rows are probabilities, as of `SoftCrossEntropy`.
+    Padding rows have none. A row weighs as its classes do on average.
     """
 
     def loss_sum(
         self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The weighted sum of the losses; logits and targets (n, classes)."""
-        logs, members = logits.float().log_softmax(dim=1), targets > 0
-        likely = logs.masked_fill(~members, -_FAR).logsumexp(dim=1)
-        counted = members.any(dim=1)
+        logs, total = logits.float().log_softmax(dim=1), targets.sum(dim=1)
+        together = logs.masked_fill(targets <= 0, -_FAR).logsumexp(dim=1)
+        likely = torch.where(total > _SURELY_SEVERAL, together, (targets * logs).sum(dim=1))
         losses = -(1 - self.label_smoothing) * likely - self.label_smoothing * logs.mean(dim=1)
         if self.gamma:
             losses = losses * (1 - likely.exp()) ** self.gamma
-        losses = losses.where(counted, 0.0) * self._weigh(targets)
+        losses = losses * (total > 0) * self._weigh(targets)
         return losses.sum() if row_weights is None else losses @ row_weights
 
     def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
@@ -215,9 +218,7 @@ class MarginalCrossEntropy(SoftCrossEntropy):
         return float(weights.sum() if row_weights is None else weights @ row_weights)
 
     def _weigh(self, targets: torch.Tensor) -> torch.Tensor:
-        """The mean weight (n,) of the classes of each row."""
-        if self.class_weights is None:
-            return torch.ones(len(targets), device=targets.device)
         weights = _send(self.class_weights, targets.device)
-        assert weights is not None
+        if weights is None:
+            return torch.ones(len(targets), device=targets.device)
         return targets @ weights / targets.sum(dim=1).clamp(min=1)

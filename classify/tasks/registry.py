@@ -42,6 +42,8 @@ def recognize(tables: InputTables) -> Task:
     Raises InputError where the labels do not fit.
     """
     requested, columns = tables.config.task, tables.columns
+    if tables.config.hierarchy == "on" and requested not in ("auto", "single"):
+        raise InputError(f"--hierarchy: works with one label per row; drop it, or --task {requested}.")
     if columns.are_separate:
         return multi_column.from_tables(tables)
     if len(columns.labels) > 1 and requested not in ("auto", "multi"):

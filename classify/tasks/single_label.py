@@ -55,6 +55,7 @@ def most_probable(targets: Array) -> npt.NDArray[np.int64]:
 class ClassTargets(Targets):
     """Class numbers (rows,), -1 for a row without a label."""
 
+    are_extended = True
     dtype = np.int64
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:

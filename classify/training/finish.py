@@ -133,7 +133,7 @@ def _choose_kept_features(context: TrainingContext, learned: Learned | None) -> 
     None with --keep-features 0, and for tasks that cannot be extended by a class.
     """
     per_class, seed, task = context.config.training.keep_features, context.config.training.seed, context.inputs.task
-    if not per_class or not task.answers.has_confidence:
+    if not per_class or not task.targets.are_extended:
         return None
     train, before = context.splits.train, context.inputs.kept
     if learned is None:

@@ -293,7 +293,7 @@ def _extend(kept: KeptFeatures, task: Task, tables: InputTables) -> KeptFeatures
 
     Such rows train it on, as those of any table do.
     """
-    if not task.answers.has_confidence:
+    if not task.targets.are_extended:
         return None
     classes = task.targets.classes
     known = {name for label in kept.labels if (name := classes.of(label)) is not None}

@@ -97,7 +97,8 @@ class Parts:
         """Raise InputError for parts that do not fit a task or the settings."""
         if task.columns and (self.loss is not None or self.metrics):
             raise InputError("loss and metrics: functions from Python are for one label column; name one.")
-        known = {*task.scores.selection, "loss", "rows", "per_class", "method", "thresholds", "unseen", "step", "epoch"}
+        known = {*task.scores.selection, "loss", "rows", "per_class", "method", "thresholds", "unseen"}
+        known |= {"levels", "step", "epoch"}
         if taken := sorted(name for name in self.metrics if name in known or name.endswith("_interval")):
             raise InputError(f"metrics: {taken[0]!r} is a name of the program's; give yours another.")
         settings = {

@@ -50,7 +50,7 @@ def tasks() -> dict[str, tuple[Task, Any, dict[str, str]]]:
     for place, column in enumerate(columns.columns):  # each is empty in a fifth of the rows
         cells[place::5, column.cells] = MISSING
     labels = ["a > x", "a > y", "b"]
-    paths = hierarchy.make(labels, hierarchy.Tree(">", (("a", "x"), ("a", "y"), ("b",)), (("a",),)), ClassNames())
+    paths = hierarchy.make(labels, hierarchy.Tree.of([*labels, "a"], ">"), ClassNames())
     leaves = np.eye(3, dtype=np.float32)[classes]
     leaves[::4, :2] = [1, 1]
     leaves[::4, 2] = 0
