@@ -207,7 +207,7 @@ def test_a_run_has_levels_and_learns_from_inner_nodes(run: Path) -> None:
     assert round(metrics["train"]["rows_per_second"] * metrics["train"]["seconds"]) == 6 * 200
     assert not list(run.glob("unlabelled*.csv"))
     guesses = {one["what"]: one["value"] for one in read_json(run / "run.json")["guesses"]}
-    assert guesses["hierarchy"].startswith("5 leaves, by level 3, 5 nodes; rows of 'billing' train")
+    assert guesses["hierarchy"].startswith("5 leaves, by level 3, 5 nodes; rows of 'billing' are not scored")
     assert read_json(run / "classify.json")["hierarchy"] == {"separator": ">", "inner": ["billing"]}
 
 
