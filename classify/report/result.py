@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from classify.data.languages import UNKNOWN
 from classify.evaluation.metrics import SCORED_ROWS, display_name
-from classify.evaluation.scored_rows import ScoredRows, Threshold, find_threshold
+from classify.evaluation.scored_rows import ScoredRows, Threshold
 from classify.files import read_json
 from classify.modeling.result_folder import read_settings, trained_texts
 from classify.prediction.explanations import read_explanations
@@ -136,9 +136,8 @@ class Result:
     @functools.cached_property
     def thresholds(self) -> list[Threshold]:
         rows = self.independent
-        right = (self.predicted == self.rows.targets)[rows]
-        found = (find_threshold(self.confidence[rows], right, precision) for precision in PRECISIONS)
-        return list(filter(None, found))
+        shown = self.probabilities[rows], self.rows.targets[rows]
+        return list(filter(None, (self.task.answers.find_threshold(*shown, precision) for precision in PRECISIONS)))
 
     @functools.cached_property
     def independent(self) -> npt.NDArray[np.int64]:
