@@ -36,7 +36,7 @@ NAME = "hierarchy"
 SIGNS = (">", "::", "/", ":", ".")
 # Those that hardly stand in a label by chance, so that one without them may be a leaf beside the branches.
 _CLEAR = (">", "::")
-# Branches with children from which labels are recognized as paths.
+# Branches with children from which labels are recognized as paths, where the sign is not clear.
 _BRANCHES = 2
 # Sum of a row's targets above which they name several leaves; probabilities sum to 1.
 _SURELY_SEVERAL = 1.5
@@ -362,7 +362,7 @@ def from_classes(task: Task, tables: InputTables) -> Task | None:
 def find_sign(labels: Sequence[str]) -> str | Question | None:
     """The sign that separates the nodes of labels; None where they are no paths.
 
-    Two branches or more have several labels, and every label has the sign or is a branch itself. Where nearly all have
+    Two branches (of a clear sign one) have several labels, and every label has it or is a branch. Where nearly all have
     it, and it may be part of a name, it is a question. A sign that may stand in names has no space beside it, and
     letters in all parts.
     """
@@ -377,7 +377,8 @@ def find_sign(labels: Sequence[str]) -> str | Question | None:
         for path in paths.values():
             if len(path) > 1:
                 children.setdefault(path[0], set()).add(path)
-        if sum(len(below) > 1 for below in children.values()) < _BRANCHES:
+        branches = sum(len(below) > 1 for below in children.values())
+        if branches < (1 if sign in _CLEAR else _BRANCHES):
             continue
         others = [label for label, path in paths.items() if len(path) == 1 and path[0] not in children]
         if not others or sign in _CLEAR:
