@@ -430,7 +430,8 @@ class Column:
         return replace(rows, targets=targets, logits=logits, predicted=predicted, baseline=baseline)
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.name, "task": self.task.name, "labels": self.task.labels, **self.task.settings()}
+        own = {"name": self.name, "task": self.task.name, "labels": self.task.labels}
+        return {**own, "slice": [self.outputs.start, self.outputs.stop], **self.task.settings()}
 
 
 def format_value(value: str | list[str] | float | Mapping[str, Any]) -> str:

@@ -215,6 +215,7 @@ def test_the_stock_folder_has_the_logits_of_all_columns(run: Path) -> None:
     entries = read_json(run / "classify.json")["columns"]
     assert [one["task"] for one in entries] == ["single_label", "multi_label", "regression"]
     assert set(entries[1]["thresholds"]) == set(entries[1]["labels"])
+    assert [one["slice"] for one in entries] == [[0, 4], [4, 7], [7, 8]]
 
 
 def test_python_answers_with_a_value_for_each_column(run: Path, table: Path, tmp_path: Path) -> None:
