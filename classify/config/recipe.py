@@ -16,6 +16,8 @@ _ROWS_FOR_32 = 10_000
 _WIDE = 512
 # LoRA's matrices take larger ones (Hu et al., 2022, "LoRA", appendix D: 4e-4 and 5e-4).
 _LORA = 10
+# How much larger the rate of several label columns is at most: three were measured.
+_MOST_FACTOR = 2.0
 # Contrastive steps come first below this many rows.
 _CONTRASTIVE_MAX_ROWS = 4_000
 _CONTRASTIVE_STEPS = 100
@@ -73,7 +75,7 @@ def choose_recipe(
     Too few steps do not converge (Mosbach et al., 2021, "On the Stability of Fine-tuning BERT", section 6), so small
     tables take smaller batches. Contrastive steps (see `contrastive`) separate the classes first; without them epochs
     grow with the inverse root of the rows. Learning rates are from Devlin et al., 2019, appendix A.3. Each of several
-    label `columns` has its share of the loss, so the rate grows with the root of their number (docs/tasks.md).
+    label `columns` has its share of the loss, so the rate grows with the root of their number (benchmarks/recipe.md).
     """
     batch = 32 if rows >= _ROWS_FOR_32 else 16 if rows >= _ROWS_FOR_16 else 8
     rate = (5e-5 if width <= _WIDE else 3e-5) * (_LORA if lora else 1)
@@ -91,7 +93,9 @@ def choose_recipe(
             recipe = Recipe(batch, _EPOCHS, rate, _CONTRASTIVE_STEPS)
         else:
             recipe = Recipe(_SHORT_BATCH, _EPOCHS, _SHORT_RATE, _SHORT_STEPS)
-    recipe = replace(recipe, learning_rate=float(f"{recipe.learning_rate * math.sqrt(columns):.2g}"))
+    if columns > 1:
+        factor = min(_MOST_FACTOR, math.sqrt(columns))
+        recipe = replace(recipe, learning_rate=float(f"{factor * recipe.learning_rate:.2g}"))
     return replace(recipe, **PRESETS[preset])  # type: ignore[arg-type]
 
 

@@ -149,3 +149,9 @@ def test_folds_are_fewer_where_contrastive_steps_take_long() -> None:
     assert takes_fewer_folds(1_000, 6, 384)
     assert takes_fewer_folds(80, 12, 768)
     assert takes_fewer_folds(10**6, 12, 768), "capped by the tokens of a step"
+
+
+def test_several_columns_take_larger_steps() -> None:
+    """Each has its share of the loss; of many the rate grows no further."""
+    rates = [choose_recipe(2_000, 384, columns=columns).learning_rate for columns in (1, 2, 3, 4, 12)]
+    assert rates == [7e-5, 9.9e-5, 1.2e-4, 1.4e-4, 1.4e-4]
