@@ -169,17 +169,15 @@ class PathTargets(ClassTargets):
         return super().label_counts(targets if targets.ndim == 1 else targets[~_are_sets(targets)])
 
     def similarity(self, targets: Array) -> npt.NDArray[np.float32]:
-        """The share of the longer path that two rows have in common."""
-        paths = (*self.tree.leaves, *self.tree.inner)
-        rows = [paths[node] for node in self.stratify_by(targets).tolist()]
-        depths = np.array(list(map(len, rows)))
-        same = np.zeros((len(rows), len(rows)), dtype=np.int64)
-        for depth in range(1, int(depths.max(initial=0)) + 1):
-            known: dict[Path, int] = {}
-            nodes = [known.setdefault(path[:depth], len(known)) for path in rows]
-            is_real = depths >= depth
-            same += np.equal.outer(nodes, nodes) & is_real[:, None] & is_real[None, :]
-        return (same / np.maximum(depths[:, None], depths[None, :])).astype(np.float32)
+        """That of classes: the share of a path in common makes leaves hard to tell apart (benchmarks/recipe.md).
+
+        A row of an inner node has the cosine with its leaves.
+        """
+        found = super().similarity(targets)
+        if targets.ndim > 1 and (is_inner := _are_sets(targets)).any():
+            unit = targets / np.linalg.norm(targets, axis=1, keepdims=True)
+            found = np.where(is_inner[:, None] | is_inner[None, :], unit @ unit.T, found).astype(np.float32)
+        return found
 
     def settings(self) -> dict[str, Any]:
         written = [self.tree.written[path] for path in self.tree.inner if path in self.tree.written]

@@ -90,24 +90,16 @@ def test_scores_count_the_nodes_of_both_paths() -> None:
     assert [one["accuracy"] for one in levels] == [1.0, 1.0, 0.5]
 
 
-def test_rows_are_as_alike_as_their_paths() -> None:
+def test_rows_of_an_inner_node_are_like_those_of_its_leaves() -> None:
     task = make_task()
-    leaves = np.eye(4, dtype=np.float32)
-    rows = np.concatenate([leaves, [[1, 1, 1, 0]], [[0, 1, 1, 0]]]).astype(np.float32)  # billing, billing > refund
-    similarity = task.targets.similarity(rows)
-    third, half = 1 / 3, 1 / 2
-    expected = np.array(
-        [
-            [1, third, third, 0, half, half],
-            [third, 1, 2 * third, 0, third, 2 * third],
-            [third, 2 * third, 1, 0, third, 2 * third],
-            [0, 0, 0, 1, 0, 0],
-            [half, third, third, 0, 1, half],
-            [half, 2 * third, 2 * third, 0, half, 1],
-        ]
-    )
-    np.testing.assert_allclose(similarity, expected, rtol=1e-6)
-    np.testing.assert_allclose(task.targets.similarity(np.arange(4)), expected[:4, :4], rtol=1e-6)
+    rows = np.concatenate([np.eye(4), [[1, 1, 1, 0]], [[0, 1, 1, 0]]]).astype(np.float32)
+    three, two, both = 3**-0.5, 2**-0.5, 2 / 6**0.5
+    expected = np.eye(6)
+    expected[4, :3] = expected[:3, 4] = three
+    expected[5, 1:3] = expected[1:3, 5] = two
+    expected[4, 5] = expected[5, 4] = both
+    np.testing.assert_allclose(task.targets.similarity(rows), expected, rtol=1e-6)
+    np.testing.assert_allclose(task.targets.similarity(np.arange(4)), np.eye(4))
 
 
 def test_an_inner_node_trains_the_sum_over_its_leaves() -> None:
