@@ -145,9 +145,9 @@ def _prepare(
     features = predictor.features(*(table.take(name, rows) for name in texts.inputs))
     task, layer, anchors = predictor.task, None, None
     if names is not None:
-        weight, bias, started = prediction.zero_shot.learn_names(predictor, names, features)
+        weight, bias, _, notes = prediction.zero_shot.learn_names(predictor, names, features)
         layer = weight, bias
-        for note in started.notes:
+        for note in notes:
             print(escape_controls(f"note: {note}"))
     elif options.model is not None:
         layer = predictor.layer()

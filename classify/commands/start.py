@@ -70,15 +70,19 @@ def run(arguments: Sequence[str], program: str) -> int:
     table = texts.derive(table)
     _check_table(table, texts, len(names))
     training.output_dir.check_writable(folder)
-    zero_shot = prediction.zero_shot  # imports torch
+    suggest, zero_shot = prediction.suggest, prediction.zero_shot  # imports torch
     plan = plan_devices(Launch(), strategy="none", use_cpu=options.use_cpu)
     with distributed.group.start(plan) as world, modeling.load.quiet_libraries():
-        started = zero_shot.start(table, texts, names, folder, world, reading.given, options.model)
-    rows = _write_rows(folder, table, texts, options)
+        encoder = zero_shot.load_encoder(table, texts, list(names), world, reading.given, options.model)
+        started = zero_shot.start(encoder, table, texts, names, folder)
+        # Rows to label: the least certain ones, and others at random, as the column `chosen` says.
+        suggestions = suggest.suggest(started.predictor, table, texts, _UNCERTAIN, _RANDOM, started.logits)
+        suggest.write_suggestions(folder / OUT, started.predictor, table, suggestions)
+    count = len(suggestions.rows)
     lines = [
         f"model: {folder} ({len(names)} classes from their names; no label has been seen, so the accuracy is unknown)",
         f"self-training: {100 * started.renamed:.0f} % of the texts changed their class",
-        f"{folder / OUT}: {rows} rows to label, {_RANDOM} of them at random: these alone give an honest score",
+        f"{folder / OUT}: {count} rows to label, {_RANDOM} of them at random: these alone give an honest score",
         f"next:   fill in {LABEL_COLUMN!r}, of the random rows at least, then "
         f"{shlex.join(['classify', 'evaluate', '--model', str(folder), '--data', str(folder / OUT)])}",
         *(f"note: {text}" for text in started.notes),
@@ -100,16 +104,6 @@ def _check_table(table: Table, texts: TextColumns, classes: int) -> None:
             f"{table.path}: {count} different texts without a label for {classes} classes. Expected {fewest} or more, "
             "since the classes are learned from them."
         )
-
-
-def _write_rows(folder: Path, table: Table, texts: TextColumns, options: Options) -> int:
-    """Write the rows to label: the least certain ones, and others at random, as the column `chosen` says."""
-    predictor = prediction.predictor.load_predictor(str(folder), use_cpu=options.use_cpu, precision="auto", launch=None)
-    suggest = prediction.suggest
-    with predictor:
-        suggestions = suggest.suggest(predictor, table, texts, _UNCERTAIN, _RANDOM)
-        suggest.write_suggestions(folder / OUT, predictor, table, suggestions)
-    return len(suggestions.rows)
 
 
 def read_names(path: str) -> dict[str, list[str]]:

@@ -50,11 +50,13 @@ class Suggestions:
     random: int = 0
 
 
-def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, random: int = 0) -> Suggestions:
+def suggest(
+    predictor: Predictor, table: Table, texts: TextColumns, count: int, random: int = 0, outputs: Outputs | None = None
+) -> Suggestions:
     """Choose up to `count` rows to label, and up to `random` others at random. A collective.
 
-    Raises InputError where there is nothing to choose: no unlabelled row, or a model of scores, which do not say how
-    certain they are.
+    `outputs` (rows, ...) are those of all rows of the table, where they are known. Raises InputError where there is
+    nothing to choose: no unlabelled row, or a model of scores, which do not say how certain they are.
     """
     if not predictor.task.answers.has_labels:
         raise InputError("classify suggest: the model predicts scores, which do not say how certain they are.")
@@ -64,7 +66,7 @@ def suggest(predictor: Predictor, table: Table, texts: TextColumns, count: int, 
     if not len(candidates):
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items())
         raise InputError(f"{table.path}: no row is left to label{f' ({reasons})' if reasons else ''}.")
-    outputs = predictor.table_outputs(table, texts, candidates)
+    outputs = predictor.table_outputs(table, texts, candidates) if outputs is None else outputs[candidates]
     (logits, _), rejected = predictor.task.split(outputs), predictor.task.rejects(outputs)
     certainty = predictor.task.answers.certainty(predictor.task.answers.probabilities(logits))
     # First, from all candidates: without the least certain ones they would be too easy.

@@ -50,10 +50,15 @@ Features = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Start:
-    """What is to be known of a model from names: the share of texts that self-training has named anew, and `notes`."""
+    """A model from names, and its `logits` (rows, classes) of the table; those of an empty text are 0.
 
+    `renamed` is the share of texts that self-training has named anew.
+    """
+
+    predictor: PyTorchPredictor
+    logits: Features
     renamed: float
-    notes: tuple[str, ...]
+    notes: list[str]
 
 
 def load_encoder(
@@ -95,42 +100,40 @@ def load_encoder(
 
 
 def start(
-    table: Table,
-    texts: TextColumns,
-    names: dict[str, list[str]],
-    folder: Path,
-    world: World,
-    given: dict[str, Any],
-    model: str | None = None,
+    encoder: PyTorchPredictor, table: Table, texts: TextColumns, names: dict[str, list[str]], folder: Path
 ) -> Start:
-    """Train a model on the names of the classes and the texts of a table, and save it as a result folder.
-
-    `given` are the flags by which the table was read.
-    """
-    predictor = load_encoder(table, texts, list(names), world, given, model)
+    """Train a model on the names of the classes and the texts of a table, and save it as a result folder."""
     rows = np.flatnonzero(table.text_hashes(texts.whole) != EMPTY)
-    features = predictor.features(*(table.take(name, rows) for name in texts.inputs))
-    weight, bias, started = learn_names(predictor, names, features)
-    classifier = predictor.classifier
+    features = encoder.features(*(table.take(name, rows) for name in texts.inputs))
+    weight, bias, renamed, notes = learn_names(encoder, names, features)
+    classifier = encoder.classifier
     with torch.no_grad():
         classifier.output_layer.weight.copy_(torch.from_numpy(weight))
         classifier.output_layer.bias.copy_(torch.from_numpy(bias))
     weights = {name: tensor.cpu() for name, tensor in classifier.model.state_dict().items()}
     make_folders(folder)
-    save_model(folder, classifier.model, weights, predictor.tokenizer, predictor.settings)
-    return started
+    save_model(folder, classifier.model, weights, encoder.tokenizer, encoder.settings)
+    predictor = PyTorchPredictor(
+        str(folder), encoder.settings, encoder.task, encoder.tokenizer, classifier, encoder.world
+    )
+    logits = np.zeros((len(table), len(names)), dtype=np.float32)
+    logits[rows] = features @ weight.T + bias
+    return Start(predictor, logits, renamed, notes)
 
 
 def learn_names(
     predictor: PyTorchPredictor, names: dict[str, list[str]], features: Features
-) -> tuple[Features, Features, Start]:
-    """An output layer, its weight and bias, from the names of the classes and `features` of texts."""
+) -> tuple[Features, Features, float, list[str]]:
+    """An output layer from the names of the classes and `features` of texts.
+
+    Returns its weight and bias, the share of texts that self-training has named anew, and notes for the person.
+    """
     languages = Languages(predictor.settings["languages"], len(features))
     sentences, class_of = _sentences(names, is_english=languages.is_english)
     of_names = predictor.features(sentences)
     weight, bias, renamed = self_train(predictor.task, features, of_names, class_of)
     logits = features @ weight.T + bias
-    return weight, bias, Start(renamed, tuple(_notes(predictor.labels, _middles(of_names, class_of), logits)))
+    return weight, bias, renamed, _notes(predictor.labels, _middles(of_names, class_of), logits)
 
 
 def _notes(labels: Sequence[str], middles: Features, logits: Features) -> list[str]:

@@ -29,8 +29,9 @@ from classify.launch.launch import Launch
 from classify.modeling.coverage import check_coverage
 from classify.modeling.find import ModelFolder, check_frozen, resolve_model
 from classify.modeling.kept_features import KeptFeatures
-from classify.modeling.result_folder import earlier_labels, is_result_folder
+from classify.modeling.result_folder import earlier_labels, is_result_folder, read_settings, trained_texts
 from classify.tables.labels import class_counts
+from classify.tables.roles import TextColumns
 from classify.tables.rules import SPLITS
 from classify.tables.source import STANDARD_INPUT, is_stream
 from classify.tables.table import Table
@@ -101,6 +102,7 @@ def check(
         _check_standard_input(config, launch)
         extends = config.model.head in ("auto", "probe") and config.training.keep_features > 0
         kept = KeptFeatures.read(config.model.model) if extends else None
+        config = config if kept is None else _keep_out_of_scope(config)
         tables = read_tables(config.data, in_memory)
         tables = tables if kept is None else replace(tables, known_labels=kept.labels)
         task = recognize(tables)
@@ -109,7 +111,7 @@ def check(
         languages = _detect_languages(tables, labelled, config.training.seed)
         kept = None if kept is None else _extend(kept, task, tables)
         if kept is not None:
-            _check_extension(config)
+            _check_extension(config, tables.columns.texts)
         config, head = _choose_head(config, task, kept)
         if tables.columns.texts.pair is not None:
             if config.data.long_texts != TRUNCATE.name:
@@ -301,9 +303,27 @@ def _extend(kept: KeptFeatures, task: Task, tables: InputTables) -> KeptFeatures
     return None if known == of_rows == {*task.labels} else kept.rename(classes.of, task.labels)
 
 
-def _check_extension(config: RunConfig) -> None:
+def _keep_out_of_scope(config: RunConfig) -> RunConfig:
+    """The settings with the --out-of-scope-label of an earlier run, unless another is given."""
+    scope = read_settings(str(config.model.model)).get("in_scope")
+    if scope is None or config.data.out_of_scope_label is not None:
+        return config
+    return config.with_default("out_of_scope_label", scope["label"], "model")
+
+
+def _check_extension(config: RunConfig, texts: TextColumns) -> None:
     """Raise InputError for settings under which the classes of the earlier run would be lost."""
     teacher, level = config.data.teacher, config.training.opt_level
+    without = "--keep-features 0 trains on this table alone"
+    if (trained_texts(read_settings(config.model.name)).pair is None) != (texts.pair is None):
+        what = "single texts" if texts.pair else "text pairs"
+        raise InputError(f"--model {config.model.name} keeps features of {what}, this table has others; {without}.")
+    pooling = resolve_model(config.model.name, download=False).pooling
+    if config.model.pooling not in ("auto", pooling):
+        raise InputError(
+            f"--pooling {config.model.pooling}: --model {config.model.name} keeps features of {pooling} pooling; "
+            f"drop the flag, or {without}."
+        )
     if teacher not in (None, SELF_TEACHER, NO_TEACHER) and not is_result_folder(str(teacher)):
         raise InputError(
             f"--teacher {teacher}: trained on this table alone it would not know the other classes of --model "

@@ -149,10 +149,16 @@ def test_what_would_lose_the_earlier_classes_is_refused(earlier: Path, model_fol
     refused: list[dict[str, Any]] = [
         {"unlabelled_data": str(texts), "teacher": str(model_folder)},
         {"opt_level": "O2", "precision": "bf16", "num_train_epochs": 1.0},
+        {"pooling": "mean"},
+        {"text_pair_column": "second"},
     ]
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("text,second,label\n" + "".join(f"{text},{text} again,{label}\n" for text, label in NEW))
+    said = "--teacher .* would not know|--opt-level O2: half weights|features of (first pooling|single texts)"
     for changes in refused:
-        with pytest.raises(InputError, match=r"--teacher .* would not know|--opt-level O2: half weights"):
-            check(make_config(earlier, table, tmp_path / "out", **{**SETTINGS, **changes}))
+        of_pairs = "text_pair_column" in changes
+        with pytest.raises(InputError, match=said):
+            check(make_config(earlier, pairs if of_pairs else table, tmp_path / "out", **{**SETTINGS, **changes}))
     (tmp_path / "damaged").mkdir()
     for file in earlier.iterdir():
         if file.is_file():
@@ -170,6 +176,8 @@ def test_features_of_the_earlier_classes_are_in_scope(earlier: Path, tmp_path: P
     assert kept is not None
     similar = normalize(kept.features.astype(np.float32)) @ scope.examples.astype(np.float32).T
     np.testing.assert_allclose(similar.max(axis=1), 1, atol=1e-2)
+    later = check(make_config(folder, tiny.write_table(tmp_path / "old.csv", OLD), tmp_path / "later", **SETTINGS))
+    assert later.config.data.out_of_scope_label == "none"
 
 
 def test_no_baseline_that_knows_the_new_classes_alone(
