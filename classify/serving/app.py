@@ -77,12 +77,16 @@ class Pairs(_Options):
 
 
 class Prediction(pydantic.BaseModel):
-    """A label, a list of labels or a score, as the task has it; probabilities by label."""
+    """A label, a list of labels or a score, as the task has it; probabilities by label.
+
+    `accepted_label` is the most exact node of a hierarchy that reaches `min_confidence`.
+    """
 
     prediction: str | list[str] | float
     confidence: float | None = None
     probabilities: dict[str, float] | None = None
     accepted: bool | None = None
+    accepted_label: str | None = None
     in_scope: float | None = None
 
 
@@ -279,15 +283,18 @@ def _describe(
         by_label = dict(ranked[:top_k])
         is_rejected = share is not None and value not in task.labels
         confidence = None if not task.answers.has_confidence else 1 - share if is_rejected else float(row.max())
-        accepted = None
+        accepted = accepted_label = None
         if min_confidence is not None and confidence is not None:
-            accepted = not is_rejected and bool(task.answers.accept(row[None], min_confidence)[0][0])
+            node = "" if is_rejected else str(task.answers.accept(row[None], min_confidence)[0][0])
+            accepted = bool(node)
+            accepted_label = node if node and "accepted_label" in task.answers.accepted_columns else None
         answers.append(
             Prediction(
                 prediction=value,
                 confidence=confidence,
                 probabilities=by_label if task.answers.has_labels else None,
                 accepted=accepted,
+                accepted_label=accepted_label,
                 in_scope=share,
             )
         )

@@ -228,6 +228,19 @@ def test_what_a_text_is_about_is_said_as_deep_as_it_is_sure(
         assert set(model.predict(["stolen card pin"])) <= set(LABELS) - {"billing"}
 
 
+def test_a_server_answers_with_the_deepest_sure_node(run: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    from classify.prediction.predictor import load_classifier
+    from classify.serving.app import describe
+
+    with load_classifier(str(run), use_cpu=True) as model:
+        probabilities = np.full((1, 5), 0.05, dtype=np.float32)
+        probabilities[0, [model.labels.index("billing > refund"), model.labels.index("billing > charge")]] = 0.45, 0.4
+        unsure, sure = (describe(model, probabilities, None, least)[0].model_dump() for least in (0.9, 0.6))
+    assert (unsure["accepted"], unsure["accepted_label"]) == (False, None)
+    assert (sure["accepted"], sure["accepted_label"], sure["prediction"]) == (True, "billing", "billing > refund")
+
+
 def test_the_page_has_the_levels(run: Path) -> None:
     from classify.report.page import render
 
