@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from classify.data.assignment import BY_SEED, TEST, TRAIN, Assignment, assign, find_bound
 from classify.data.reading import InputTables
 from classify.data.soft_labels import SoftLabels, average_texts
 from classify.data.sources import check_trusted, collect_sources
-from classify.data.split_record import UNUSED, SplitRecord
-from classify.data.split_rows import assign_folds, cap_rows, split_rows
+from classify.data.split_record import UNUSED
+from classify.data.split_rows import assign_folds, cap_rows
 from classify.data.splits import Rows, Source, Split, Splits, Targets, mark_rows
 from classify.errors import InputError, list_some
 from classify.findings import Finding, decided, note
-from classify.tables.profile import parse_number
-from classify.tables.roles import TextColumns, note_empty_texts
+from classify.tables.roles import note_empty_texts
 from classify.tables.rules import NO_COLUMN, SPLITS
 from classify.tables.table import EMPTY, Table, TextHashes
-
-_TRAIN, _VALIDATION, _TEST = range(len(SPLITS))
-# Share of the rows of `--data` to validate on, and to test.
-_SHARE = 0.1
-# Digits that may be a date: of ISO 8601 if the year comes first, else in an order that --time-format has to say.
-_DIGITS = re.compile(r"\d{8}|\d{6}|\d{1,2}\.\d{4}", re.ASCII)
-_UTC = re.compile(r" ?(UTC|GMT)$")
-# Flags by which rows are not divided by seed.
-BY_SEED = "--eval-data, --test-data"
-
-
-@dataclass
-class _Assignment:
-    """The split of each row of `--data`: `parts` (rows,) are indices into `SPLITS`, -1 for rows in none.
-
-    `how` and `flag` say what decided that; with `folds` the training rows are cross-validated. `is_drawn`: the seed
-    has chosen the validation rows.
-    """
-
-    parts: npt.NDArray[np.int8]
-    how: str = ""
-    flag: str = BY_SEED
-    folds: int = 0
-    is_drawn: bool = False
-
-    def rows(self, split: int) -> Rows:
-        return np.flatnonzero(self.parts == split)
 
 
 def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0) -> Splits:
@@ -61,34 +32,29 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     `max_train_samples` caps the training split once the class names are fixed. Rows without a label or a text are in no
     split.
     """
-    table, columns, config, origins = tables.train, tables.columns, tables.config, tables.origins
+    table, columns, config = tables.train, tables.columns, tables.config
     targets, hashes = encoder.encode(table, columns.label, "--data"), table.text_hashes(columns.text)
-    labelled, classes = encoder.labelled(table, columns.label) & (hashes != EMPTY), encoder.stratify_by(targets)
+    labelled = encoder.labelled(table, columns.label) & (hashes != EMPTY)
     trusted = labelled & _trusted(tables, table)
-    assigned = _assign(tables, np.flatnonzero(trusted), classes, seed, folds)
-    is_divided = bool((assigned.parts > _TRAIN).any())
+    assigned = assign(tables, np.flatnonzero(trusted), encoder.stratify_by(targets), seed, folds)
+    is_divided = bool((assigned.parts > TRAIN).any())
     train, validation, test = (Split(table, rows, targets[rows]) for rows in map(assigned.rows, range(len(SPLITS))))
     if tables.eval is not None:
         validation = _read_split(tables, tables.eval, encoder)
     if tables.test is not None:
         test = _read_split(tables, tables.test, encoder)
-    sources: list[Source] = []
-    if origins is not None:
-        sources = _find_sources(tables, targets, labelled, trusted, [validation, test])
-    if (partial := _find_partial(tables, encoder, hashes, labelled, [validation, test])) is not None:
-        sources.append(partial)
+    sources = _find_sources(tables, targets, labelled, trusted, [validation, test])
+    sources += _find_partial(tables, encoder, hashes, labelled, [validation, test])
+    learned = [train, *(source.split for source in sources)]
     if tables.soft is not None:
-        train, *softened = _soften([train, *(source.split for source in sources)], encoder, targets, tables.soft)
-        sources = [replace(source, split=split) for source, split in zip(sources, softened, strict=True)]
+        learned = _soften(learned, encoder, targets, tables.soft)
+    if (most := config.max_train_samples) is not None:
+        learned = [split.take(cap_rows(encoder.stratify_by(split.targets), most, seed=seed)) for split in learned]
+        assigned.parts[(assigned.parts == TRAIN) & ~np.isin(hashes, learned[0].hashes(columns.text))] = UNUSED
+    train, *others = learned
+    sources = [replace(source, split=split) for source, split in zip(sources, others, strict=True)]
     if not len(train) or not (len(validation) or assigned.folds):
         raise _too_few(tables, train, assigned)
-    if config.max_train_samples is not None:
-        train, *capped = (
-            split.take(cap_rows(encoder.stratify_by(split.targets), config.max_train_samples, seed=seed))
-            for split in (train, *(source.split for source in sources))
-        )
-        sources = [replace(source, split=split) for source, split in zip(sources, capped, strict=True)]
-        assigned.parts[(assigned.parts == _TRAIN) & ~np.isin(hashes, train.hashes(columns.text))] = UNUSED
     held_out = f"validation {len(validation):,}"
     if config.max_eval_samples is not None and len(validation) > config.max_eval_samples:
         whole = validation
@@ -96,7 +62,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
         held_out = f"validation {len(validation):,} of {len(whole):,} (--max-eval-samples)"
     fold_of = None
     if assigned.folds:
-        bound, labels = _find_bound(tables, train.rows), encoder.stratify_by(train.targets)
+        bound, labels = find_bound(tables, train.rows), encoder.stratify_by(train.targets)
         fold_of, validation = assign_folds(**bound, labels=labels, folds=assigned.folds, seed=seed), train
         if fold_of.max() < 1:
             raise _too_few(tables, train, assigned)
@@ -107,7 +73,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
     if test:  # without a table, or with too few different texts, there is no test score, rather than a false one
         scored["test"] = test
     texts = train.hashes(columns.text)
-    overlap = {name: np.flatnonzero(np.isin(split.hashes(columns.text), texts)) for name, split in scored.items()}
+    known = {name: np.flatnonzero(np.isin(split.hashes(columns.text), texts)) for name, split in scored.items()}
     unlabelled = _find_unlabelled(tables, encoder)
     outside, outside_scored = _find_outside(tables, encoder, seed)
     scored_elsewhere = [split for split in (validation, test, *outside, outside_scored) if split is not None]
@@ -121,7 +87,7 @@ def split_table(tables: InputTables, encoder: Targets, seed: int, folds: int = 0
             for file, split in unlabelled.items()
             if config.predict_unlabelled or not config.drop_unlabelled or len(split) == len(split.table)
         },
-        in_training={name: tuple(places.tolist()) for name, places in overlap.items()},
+        in_training={name: tuple(places.tolist()) for name, places in known.items()},
         # Splits from separate tables are not recorded.
         assignment=assigned.parts if is_divided or assigned.folds else None,
         folds=fold_of, outside=outside, outside_scored=outside_scored, sources=tuple(sources),
@@ -147,47 +113,36 @@ def _find_sources(
     trusted: npt.NDArray[np.bool_],
     scored: list[Split],
 ) -> list[Source]:
-    """The sources of `--data`, without texts of the `scored` splits of other tables."""
+    """The sources of `--data`, if there are any, without texts of the `scored` splits of other tables."""
     table, columns = tables.train, tables.columns
-    assert tables.origins is not None
+    if tables.origins is None:
+        return []
     check_trusted(int(trusted.sum()), table.path)
     adds = labelled & ~trusted
     if columns.split is not None:
-        adds &= columns.split.parts(table) == _TRAIN
+        adds &= columns.split.parts(table) == TRAIN
     added, known = (Split(table, rows, targets[rows]) for rows in map(np.flatnonzero, (adds, trusted)))
-    texts = _same_texts(table, columns.texts)
-    others = [_same_texts(split.table, columns.texts)[split.rows] for split in scored if split.table is not table]
+    texts = columns.texts.hash_rows(table)
+    others = [columns.texts.hash_rows(split.table)[split.rows] for split in scored if split.table is not table]
     return collect_sources(tables.origins, added, known, texts, np.concatenate([texts[:0], *others]))
 
 
 def _find_partial(
-    tables: InputTables,
-    encoder: Targets,
-    hashes: TextHashes,
-    labelled: npt.NDArray[np.bool_],
-    scored: Sequence[Split | None],
-) -> Source | None:
+    tables: InputTables, encoder: Targets, hashes: TextHashes, labelled: npt.NDArray[np.bool_], scored: list[Split]
+) -> list[Source]:
     """The rows of `--data` that only train, since their label says too little; no text that has another label."""
     config, column, split = tables.config, tables.columns.label, tables.columns.split
     found = encoder.partial(tables.train, column)
     # Where rows belong together, or some are not trusted, such a row could tell of one that is scored.
     is_bound = config.split_by_time is not None or config.group_column is not None or tables.origins is not None
     if found is None or not found[0].any() or is_bound or tables.columns.texts.pair is not None:
-        return None
+        return []
     rows, aims = np.flatnonzero(found[0]), found[1]
-    texts = [hashes[labelled], *(split.hashes(tables.columns.text) for split in scored if split is not None)]
-    in_train = split is None or split.parts(tables.train)[rows] == _TRAIN
+    texts = [hashes[labelled], *(split.hashes(tables.columns.text) for split in scored)]
+    in_train = split is None or split.parts(tables.train)[rows] == TRAIN
     is_new = in_train & (hashes[rows] != EMPTY) & ~np.isin(hashes[rows], np.concatenate(texts))
     rows, aims = rows[is_new], aims[is_new]
-    return Source(f"inner nodes in column {column!r}", Split(tables.train, rows, aims, aims), is_judged=False)
-
-
-def _same_texts(table: Table, texts: TextColumns) -> TextHashes:
-    """Numbers (rows,), equal for rows of the same text, or of the same two texts in either order."""
-    if texts.pair is None:
-        return table.text_hashes(texts.whole)
-    first, second = map(table.text_hashes, texts.inputs)
-    return first + second
+    return [Source(f"inner nodes in column {column!r}", Split(tables.train, rows, aims, aims), is_judged=False)]
 
 
 def _soften(splits: list[Split], encoder: Targets, targets: npt.NDArray[Any], soft: SoftLabels) -> list[Split]:
@@ -231,140 +186,6 @@ def _trusted(tables: InputTables, table: Table) -> npt.NDArray[np.bool_]:
     return mark_rows(table, column, origins.trusts)
 
 
-def _assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> _Assignment:
-    config, split, path = tables.config, tables.columns.split, tables.train.path
-    assigned = _Assignment(np.full(len(tables.train), -1, dtype=np.int8))
-    assigned.parts[labelled] = _TRAIN
-    if tables.eval is not None:
-        assigned.how, assigned.flag = "given as separate files", ""
-        return assigned
-    if split is not None:
-        assigned.parts[labelled] = split.parts(tables.train)[labelled]
-        assigned.how, assigned.flag = f"by column {split.name!r} of {path}", "--split-column"
-    elif (column := config.split_by_time) is not None:
-        assigned.parts[labelled] = _split_by_time(tables, labelled, column)
-        newest = "for test, the next newest for validation" if tables.test is None else "for validation"
-        assigned.how = f"by time in column {column!r} of {path}: the newest rows {newest}"
-        assigned.flag = "--split-by-time"
-    if len(assigned.rows(_VALIDATION)):
-        if config.folds and split is not None:
-            raise InputError(
-                f"--folds {config.folds}: column {split.name!r} of {path} has the validation rows; add "
-                "--split-column none to cross-validate all rows, or drop --folds."
-            )
-        return assigned
-    # Without validation rows, these are taken from those to train on.
-    assigned.how += "; " if assigned.how else ""
-    if not folds:
-        _split_by_seed(tables, assigned, stratify_by, seed)
-        return assigned
-    assigned.how += f"the final model trains on all training rows of {path}; scores from cross-validation, stratified, "
-    assigned.how += ", ".join([f"seed {seed}", *_find_groups(tables, labelled)])
-    assigned.folds, assigned.flag = folds, "--folds 0"
-    if config.split_like is not None:
-        assigned.how += f", folds of {config.split_like}"
-        assigned.flag = "--split-like"
-    return assigned
-
-
-def _split_by_time(tables: InputTables, labelled: Rows, column: str) -> npt.NDArray[np.int8]:
-    """Test on the newest tenth, validate on the tenth before it; rows of the same time stay together."""
-    times = _read_times(tables.train, column, labelled, tables.config.time_format)
-    ordered = np.sort(times)
-    count = max(1, round(_SHARE * len(labelled)))
-    # Cut before the first row of a time.
-    last = len(ordered) if tables.test is not None else int(np.searchsorted(ordered, ordered[-count]))
-    parts = np.full(len(labelled), _TRAIN, dtype=np.int8)
-    parts[times >= ordered[max(0, last - count)]] = _VALIDATION
-    parts[np.argsort(times, kind="stable")[last:]] = _TEST
-    return parts
-
-
-def _read_times(table: Table, column: str, rows: Rows, form: str | None) -> npt.NDArray[np.float64]:
-    """(rows,) numbers, larger for later rows: the numbers in the column, or seconds since 1970.
-
-    Times are ISO 8601, or of the format `form` of strptime; without a time zone they count as UTC. Raises InputError
-    naming rows that hold no time.
-    """
-    texts = [_UTC.sub("", value.strip()) for value in table.take(column, rows)]
-    numbers = [parse_number(text) for text in texts]
-    if form is None and None not in numbers and not all(map(_DIGITS.fullmatch, texts)):
-        return np.array(numbers, dtype=np.float64)
-    times = {text: _parse_time(text, form) for text in set(texts)}
-    wrong = [place for place, text in enumerate(texts) if times[text] is None]
-    if wrong:
-        expected = "a time such as 2024-12-31 18:30:00; name another format with --time-format, e.g. %d.%m.%Y"
-        if form is not None:
-            expected = f"a time of the format {form!r} (--time-format)"
-        raise InputError(
-            f"--split-by-time {column}: {table.describe_rows(rows[wrong].tolist())}: Got {texts[wrong[0]]!r}. Expected "
-            f"{expected}."
-        )
-    return np.array([times[text] for text in texts], dtype=np.float64)
-
-
-def _parse_time(text: str, form: str | None) -> float | None:
-    try:
-        time = datetime.datetime.fromisoformat(text) if form is None else datetime.datetime.strptime(text, form)
-        return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _split_by_seed(tables: InputTables, assigned: _Assignment, stratify_by: Rows, seed: int) -> None:
-    """Split the training rows that are assigned so far by the seed, a tenth of them to validate on."""
-    rows, is_tested = assigned.rows(_TRAIN), tables.test is not None or bool((assigned.parts == _TEST).any())
-    bound, test_share = _find_bound(tables, rows), 0.0 if is_tested else _SHARE
-    split = split_rows(**bound, labels=stratify_by[rows], seed=seed, eval_share=_SHARE, test_share=test_share)
-    assigned.parts[rows] = split
-    assigned.is_drawn = True
-    assigned.how += f"{'90/10' if is_tested else '80/10/10'} of {tables.train.path}, stratified, "
-    assigned.how += ", ".join([f"seed {seed}", *_find_groups(tables, rows)])
-    assigned.how += " as far as groups allow" if tables.config.group_column is not None else ""
-    if bound["earlier"] is not None:
-        kept = int((bound["earlier"] == split).sum())
-        assigned.how += f"; {kept} rows keep the split of {tables.config.split_like}"
-
-
-def _find_bound(tables: InputTables, rows: Rows) -> dict[str, Any]:
-    """What binds rows of `--data`, as arguments of `split_rows`: copies, groups, and where they were before."""
-    hashes, groups = tables.train.text_hashes(tables.columns.text)[rows], list(_find_groups(tables, rows).values())
-    return {"hashes": hashes, "groups": groups, "earlier": _read_earlier(tables, rows)}
-
-
-def _read_earlier(tables: InputTables, rows: Rows) -> npt.NDArray[np.int8] | None:
-    """The split or fold of these rows of `--data` in the run of --split-like, if any; it must know some.
-
-    A text that --max-train-samples left out of it is in train.
-    """
-    folder = tables.config.split_like
-    if folder is None:
-        return None
-    record = SplitRecord.read(folder)
-    parts = record.find_parts(tables.train.text_hashes(tables.columns.text)[rows])
-    if not (parts >= 0).any():
-        raise InputError(
-            f"--split-like {folder}: expected a run of a table that shares texts with {tables.train.path}. Got one "
-            "that shares none; drop the flag, or name another run."
-        )
-    if not record.num_folds:
-        parts[parts == UNUSED] = _TRAIN
-    return parts
-
-
-def _find_groups(tables: InputTables, rows: Rows) -> dict[str, Rows]:
-    """Numbers (rows,), equal for rows that must share a split, for each reason there is; a blank cell is no group."""
-    column, texts, groups = tables.config.group_column, tables.columns.texts, dict[str, Rows]()
-    if texts.pair is not None:
-        groups["swapped pairs in one split"] = _same_texts(tables.train, texts)[rows].astype(np.int64)
-    if column is not None:
-        values, numbers = tables.train.dictionary_encode(column)
-        owners = np.unique([value.strip() for value in values], return_inverse=True)[1][numbers]
-        alone = len(values) + np.arange(len(numbers))
-        groups[f"grouped by {column!r}"] = np.where(tables.train.is_blank(column), alone, owners)[rows]
-    return groups
-
-
 def _find_unlabelled(tables: InputTables, encoder: Targets) -> dict[str, Split]:
     """The rows without a label of each table, by the name of the file for their predictions.
 
@@ -403,7 +224,7 @@ def _find_outside(tables: InputTables, encoder: Targets, seed: int) -> tuple[tup
         first, *others = found
         is_tested = np.zeros(len(first), dtype=bool)
         if tables.columns.split is not None:
-            is_tested = tables.columns.split.parts(tables.train)[first.rows] == _TEST
+            is_tested = tables.columns.split.parts(tables.train)[first.rows] == TEST
         if not is_tested.any():
             is_tested[np.random.default_rng(seed).permutation(len(first))[: len(first) // 2]] = True
         fitted, scored = [first.take(~is_tested), *others], first.take(is_tested)
@@ -419,8 +240,8 @@ def _find_new_texts(tables: InputTables, splits: list[Split]) -> Split | None:
     if table is None:
         return None
     columns = tables.columns.texts
-    known = np.concatenate([_same_texts(split.table, columns)[split.rows] for split in splits])
-    texts, first = np.unique(_same_texts(table, columns), return_index=True)
+    known = np.concatenate([columns.hash_rows(split.table)[split.rows] for split in splits])
+    texts, first = np.unique(columns.hash_rows(table), return_index=True)
     first = np.sort(first[~np.isin(texts, known)])
     rows = first[table.text_hashes(columns.whole)[first] != EMPTY]
     if not len(rows):
@@ -432,7 +253,7 @@ def _without_targets(table: Table, rows: Rows) -> Split:
     return Split(table, rows, np.full(len(rows), -1, dtype=np.int64))
 
 
-def _too_few(tables: InputTables, train: Split, assigned: _Assignment) -> InputError:
+def _too_few(tables: InputTables, train: Split, assigned: Assignment) -> InputError:
     path = tables.train.path if tables.eval is None or not len(train) else tables.eval.path
     ways = BY_SEED if tables.columns.split is None else f"--split-column {NO_COLUMN}"
     return InputError(

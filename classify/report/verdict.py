@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from classify.config.recipe import FOLD_TRAININGS
 from classify.console import format_seconds
-from classify.data.split_table import BY_SEED
+from classify.data.assignment import BY_SEED
 from classify.evaluation import suspects_file
 from classify.evaluation.learning_curve import Curve
 from classify.evaluation.metrics import ERRORS, display_name, is_share

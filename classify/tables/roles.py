@@ -20,7 +20,7 @@ from classify.tables import rules
 from classify.tables.profile import MOST, SURE, Profile, measure_told, parse_number, profile, sample_rows
 from classify.tables.rules import SplitColumn, normalize_name
 from classify.tables.source import Question, QuestionError
-from classify.tables.table import EMPTY, Table
+from classify.tables.table import EMPTY, Table, TextHashes
 
 _LISTED = 20
 # Columns of 0 and 1 from which they may be one label each.
@@ -57,6 +57,13 @@ class TextColumns:
     @property
     def whole(self) -> str:
         return self.inputs[0] if self.pair is None else " + ".join(self.named)
+
+    def hash_rows(self, table: Table) -> TextHashes:
+        """Numbers (rows,), equal for rows of the same text, or of the same two texts in either order."""
+        if self.pair is None:
+            return table.text_hashes(self.whole)
+        first, second = map(table.text_hashes, self.inputs)
+        return first + second
 
     def derive(self, table: Table) -> Table:
         """Add the columns that are not in the file. Raises InputError where one text of a pair is empty."""

@@ -20,7 +20,7 @@ from classify import tasks, training
 from classify.config.recipe import CHARACTERS_PER_TOKEN, FOLD_TRAININGS
 from classify.console import format_seconds
 from classify.data import split_record
-from classify.data.split_table import BY_SEED
+from classify.data.assignment import BY_SEED
 from classify.data.splits import Split, Splits
 from classify.errors import SHOWN, list_some
 from classify.evaluation import advice, learning_curve, metrics, scope, scored_rows, suspects_file
