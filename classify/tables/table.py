@@ -53,6 +53,7 @@ class Table:
     derived: frozenset[str] = frozenset()
     original: Callable[[], Any] | None = None
     _hashes: dict[str, TextHashes] = field(default_factory=dict, compare=False, repr=False)
+    _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     _encoded: dict[str, tuple[list[str], npt.NDArray[np.int64]]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -113,6 +114,8 @@ class Table:
 
     def digest(self, name: str) -> str:
         """The SHA-256 of a column's values and their boundaries, in order, however Arrow has chunked them."""
+        if name in self._digests:
+            return self._digests[name]
         values, lengths = hashlib.sha256(), hashlib.sha256()
         for chunk in self.arrow.column(name).chunks:
             _, offsets, data = chunk.buffers()
@@ -120,7 +123,8 @@ class Table:
                 ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
                 values.update(memoryview(data)[ends[0] : ends[-1]] if data is not None else b"")
                 lengths.update(np.diff(ends).tobytes())
-        return hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
+        self._digests[name] = hashlib.sha256(values.digest() + lengths.digest()).hexdigest()
+        return self._digests[name]
 
     def add_note(self, text: str) -> Self:
         return replace(self, findings=(*self.findings, note(text, self.path)))
@@ -129,7 +133,7 @@ class Table:
         return replace(self, arrow=self.arrow.append_column(name, to_arrow(values)), derived=self.derived | {name})
 
     def with_arrow(self, arrow: pyarrow.Table) -> Self:
-        return replace(self, arrow=arrow, _hashes={}, _encoded={})
+        return replace(self, arrow=arrow, _hashes={}, _digests={}, _encoded={})
 
     def describe_rows(self, rows: Iterable[int]) -> str:
         """The places of rows in messages: `my.csv line 7`, or `my.csv lines 7, 9, 12 and 4 more`."""

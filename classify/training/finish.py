@@ -12,6 +12,7 @@ import torch
 
 from classify import evaluation, training
 from classify.data.split_rows import cap_rows
+from classify.data.tokenize import TokenizedSplit
 from classify.distributed import sharding
 from classify.modeling.kept_features import KeptFeatures, choose_rows
 from classify.tasks.base import Task
@@ -53,7 +54,7 @@ def finish(
     reuse = step == trainer.progress.step and not rounded
     context.classifier.merge_adapters()
     if context.refits_head:
-        out_of_fold, learned = _refit_head(context, out_of_fold)
+        out_of_fold, learned = _refit_head(context, trainer.data, out_of_fold)
     validation = out_of_fold if out_of_fold is not None else evaluate.final_logits if reuse else None
     if validation is None:
         validation = context.compute_logits(splits.validation)
@@ -107,10 +108,12 @@ def finish(
                 context.timeline.end("files")
 
 
-def _refit_head(context: TrainingContext, out_of_fold: Logits | None) -> tuple[Logits, Learned]:
+def _refit_head(
+    context: TrainingContext, learned_rows: TokenizedSplit, out_of_fold: Logits | None
+) -> tuple[Logits, Learned]:
     """Fit the head again; return logits of the validation rows by one that has not learned from them, and features."""
     splits, learns, begin = context.splits, context.refits_on_validation, time.perf_counter()
-    data = context.with_label_texts(context.rows_to_learn())
+    data = context.with_label_texts(learned_rows)
     task, limit = context.inputs.task, training.linear_probe.row_limit(len(splits.labels), is_final=True)
     rows = cap_rows(task.targets.stratify_by(data.targets), limit, seed=context.config.training.seed)
     data = data.take(rows)

@@ -119,7 +119,7 @@ def learning_rate_factor(step: float, total: int, warmup: float, schedule: str =
         return 1.0
     rise = math.ceil(warmup * total) if warmup < 1 else int(warmup)
     if step < rise:
-        return (step + 1) / rise
+        return min(1.0, (step + 1) / rise)  # a time limit moves between steps
     if schedule == "constant_with_warmup":
         return 1.0
     if schedule == "inverse_sqrt":

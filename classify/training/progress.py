@@ -57,7 +57,7 @@ class Progress:
     @property
     def last_collapsed(self) -> bool:
         """Whether all validation texts got the same output from the step that was scored last."""
-        return self.last_eval is not None and self.last_eval["epoch"] == self.collapsed_epoch
+        return self.last_eval is not None and bool(self.last_eval.get("collapsed"))
 
     @property
     def is_scored(self) -> bool:
@@ -107,11 +107,9 @@ class Progress:
         A model that has collapsed is not better, whatever it scores.
         """
         begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
-        self.last_eval = {"step": self.step, "epoch": epoch, **scores}
         collapsed = collapsed and self.step > 0
-        recovered = self.best is not None and not collapsed and self.best["epoch"] == self.collapsed_epoch
-        better = self.best is None or (not collapsed and _rank(self.last_eval, metric) > _rank(self.best, metric))
-        better = better or recovered
+        self.last_eval = {"step": self.step, "epoch": epoch, "collapsed": collapsed, **scores}
+        better = self.best is None or _rank(self.last_eval, metric) > _rank(self.best, metric)
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:
             self.best = self.last_eval
@@ -122,11 +120,6 @@ class Progress:
     def add_unscored(self, epoch: float) -> None:
         """Remember the current step as the one to keep, where there is no validation split."""
         self.best = self.last_eval = {"step": self.step, "epoch": epoch}
-
-    def clear_best(self) -> None:
-        """Forget the best step, whose weights are lost; this one, if it was scored, is the best then."""
-        self.best = self.last_eval if self.is_scored else None
-        self.epochs_without_improvement = 0
 
     def is_out_of_patience(self, patience: int | None) -> bool:
         return patience is not None and self.epochs_without_improvement >= patience
@@ -157,7 +150,9 @@ def _limits(config: TrainingConfig) -> list[float | None]:
 
 
 def _rank(scores: dict[str, float], metric: str) -> tuple[float, float]:
-    """Order scores, larger is better; equal ones by the loss."""
+    """Order scores, larger is better; equal ones by the loss. Those of a model that has collapsed come last."""
+    if scores.get("collapsed"):
+        return -math.inf, -math.inf
     value = scores[metric]
     return (-value if metric in ERRORS else value), -scores["loss"]
 

@@ -65,15 +65,6 @@ def _find_on_main(output: Output) -> tuple[str | None, dict[str, Any]]:
             f"{saved.path}: another version of this program wrote its state.json ({type(error).__name__}: {error}). "
             "Resume with that version (run.json names it), or start over with --overwrite-output-dir."
         ) from None
-    if progress.best is not None and int(progress.best["step"]) != saved.step:
-        try:
-            checkpoint.load(output.checkpoints / checkpoint.folder_name(int(progress.best["step"])))
-        except (CheckpointError, OSError) as error:
-            log(
-                "note: the checkpoint of the best epoch so far is not valid, so its weights can no longer be kept: "
-                f"{error}"
-            )
-            progress.clear_best()
     return str(saved.path), {**saved.state, "progress": vars(progress)}
 
 

@@ -60,7 +60,7 @@ from classify.training.inputs import RunInputs, check
 from classify.training.log import Log
 from classify.training.parts import Parts
 from classify.training.run_record import make_record
-from classify.training.setup import TrainingContext, check_outputs, prepare, tokenize_tables
+from classify.training.setup import TrainingContext, prepare, tokenize_tables
 from classify.training.sources import judge_sources
 from classify.training.terminal import Timeline, configure_terminal, log, log_decision, log_detail
 from classify.training.trainer import make_trainer
@@ -173,7 +173,7 @@ def _run(context: TrainingContext) -> Path:
         return output.folder
     if saved is not None:
         resume.log_changes(output, context.settings, saved)
-    with make_record(context, batches).track_status(output) as record, contextlib.ExitStack() as opened:
+    with make_record(context, trainer.data, batches).track_status(output) as record, contextlib.ExitStack() as opened:
         out_of_fold, taught = None, list[npt.NDArray[np.float32]]()
         if context.splits.folds is not None:
             out_of_fold, taught = cross_validate(context)
@@ -183,7 +183,6 @@ def _run(context: TrainingContext) -> Path:
         opened.enter_context(contextlib.closing(train_log))
         evaluate, checkpointer = Evaluate(context, train_log), Checkpointer(context)
         given = GivenCallbacks(context, checkpointer)
-        check_outputs(context)
         learned = None
         if saved is None:
             trainer.strategy.setup()

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from classify.config.stored_run import earlier_commands
 from classify.data.sampler import BatchSampler, balance_by_cost, token_cost
+from classify.data.tokenize import TokenizedSplit
 from classify.errors import Interrupted
 from classify.files import write_json
 from classify.findings import Finding, decisions, notes
@@ -63,15 +64,14 @@ class RunRecord:
         write_json(self.folder / "run.json", {**self.values, **changing})
 
 
-def make_record(context: TrainingContext, batches: BatchSampler) -> RunRecord:
-    """Make the record of a run that begins, or continues."""
+def make_record(context: TrainingContext, learned: TokenizedSplit, batches: BatchSampler) -> RunRecord:
+    """Make the record of a run that begins, or continues; `learned` are the rows that it trains on."""
     config, splits, world, data = context.config, context.splits, context.world, context.data
     inspection, table, train = context.inputs.inspection, splits.tables[0], data.of(splits.train)
     if context.output.is_writer:
         cap = context.inputs.model.max_length
         count_tokens(inspection, splits, train.tokens, data.max_length, cap, data.tokenizer)
     # Texts are shared by token cost, so the ranks' rows of a step may differ by a few.
-    learned = context.rows_to_learn()
     lengths = learned.tokens.lengths(learned.rows[batches.step_at(0).indices])
     shards = balance_by_cost(token_cost(lengths, context.classifier.hidden_size), world.world_size)
     start = describe_start(table, context.inputs.task.name)

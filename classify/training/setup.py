@@ -68,7 +68,7 @@ _RESTARTED = (
 class TokenizedData:
     """The tables as token ids, by the content of their texts, and the names of the labels as training texts, if any.
 
-    `text_columns` hold the texts. `decision` describes the max length.
+    `text_columns` hold the texts. `decision` describes the max length, `warning` how few words the model knows.
     """
 
     tokenizer: Any
@@ -77,6 +77,7 @@ class TokenizedData:
     max_length: int
     decision: Finding
     label_texts: Tokens | None = None
+    warning: str | None = None
 
     def of(self, split: Split) -> TokenizedSplit:
         tokens = self.by_content[_digest(split.table, self.text_columns)]
@@ -202,29 +203,6 @@ class TrainingContext:
         return compute_logits(self.classifier, self.data.of(split).tokens, split.rows, self.world, features=True)
 
 
-def check_outputs(context: TrainingContext) -> None:
-    """Raise InputError where the model computes no numbers in this precision, before hours are trained. A collective.
-
-    A sum of squares overflows in fp16, say, or the weights of a damaged file are not finite.
-    """
-    train, classifier = context.splits.train, context.classifier
-    few = Split(train.table, train.rows[:_CHECKED], train.targets[:_CHECKED])
-    try:
-        with classifier.precision.autocast(training=True):
-            finite = bool(np.isfinite(context.compute_features(few)).all())
-    except (TypeError, ValueError, AttributeError, LookupError) as error:  # the first texts that the model sees
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:EXCERPT]}"
-        raise InputError(
-            f"--model {context.config.model.name}: the architecture {classifier.model.config.model_type!r} cannot read "
-            f"a text ({reason}); give a BERT-like model."
-        ) from error
-    if context.world.all_reduce_any(not finite):
-        raise InputError(
-            f"--model {context.config.model.name}: its outputs are not finite in {classifier.precision.name}; give "
-            f"{'another model' if classifier.precision.half_dtype is None else '--precision fp32, or another model'}."
-        )
-
-
 def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     """Tokenize every table once and decide the max length.
 
@@ -242,8 +220,6 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
     warning = check_coverage(
         train, splits.columns.text, full[key(train.table)], tokenizer, inputs.config.model.name, named=named
     )
-    if warning is not None:
-        log(note(warning).line())
     lengths = full[key(train.table)].full_lengths(train.rows)
     max_length, policy = requested or default_max_length(lengths, cap), POLICIES[inputs.config.data.long_texts]
     tokens = {digest: table_tokens.cut(max_length, policy) for digest, table_tokens in full.items()}
@@ -256,7 +232,7 @@ def tokenize_tables(inputs: RunInputs) -> TokenizedData:
         requested is None and max_length < lengths.max(),
     )
     names = tokenize(tokenizer, inputs.label_texts, max_length) if inputs.label_texts else None
-    return TokenizedData(tokenizer, tuple(columns), tokens, max_length, decision, names)
+    return TokenizedData(tokenizer, tuple(columns), tokens, max_length, decision, names, warning)
 
 
 @contextlib.contextmanager
@@ -278,7 +254,7 @@ def prepare(inputs: RunInputs, data: TokenizedData, world: World, timeline: Time
         before = checkpoint.state["identity"].get("precision") if checkpoint is not None else None
         strategy, placed = place_model(classifier, inputs, data, world, before)
         timeline.end("precision and packing")
-        found = [data.decision, *placed, *world.plan.findings]
+        found = [data.decision, *placed, *world.plan.findings, *([note(data.warning)] if data.warning else [])]
         if world.plan.launch.restarts and not output.plan.resume:
             found.append(note(_RESTARTED))
         if not output.is_writer:
@@ -304,10 +280,11 @@ def place_model(
     precision = choose_precision(training.precision, world.device, training.opt_level)
     kind = find_strategy(world)
     placing, unused = kind.place(classifier, world), []
-    if kind.buckets_gradients:  # it waits for the gradient of each parameter in each step
-        unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0]))
     precision = agree_on_precision(precision, world, before)
     packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
+    check_outputs(classifier, data.of(train), inputs.config.model.name, world)
+    if kind.buckets_gradients:  # it waits for the gradient of each parameter in each step
+        unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0]))
     batch_size = training.rows_per_step(world.num_devices)
     step_tokens = data.step_tokens(inputs) * batch_size / training.rows_per_step(1)
     strategy = make_strategy(classifier, training, world, step_tokens)
@@ -318,6 +295,27 @@ def place_model(
     if unused:
         found.append(note(f"parameters that the classifier never uses are not trained: {', '.join(unused)}"))
     return strategy, found
+
+
+def check_outputs(classifier: Classifier, data: TokenizedSplit, name: str, world: World) -> None:
+    """Raise InputError where the model computes no numbers in this precision, before hours are trained. A collective.
+
+    A sum of squares overflows in fp16, say, or the weights of a damaged file are not finite.
+    """
+    try:
+        with classifier.precision.autocast(training=True):
+            features = compute_logits(classifier, data.tokens, data.rows[:_CHECKED], world, features=True)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:  # the first texts that the model sees
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:EXCERPT]}"
+        raise InputError(
+            f"--model {name}: the architecture {classifier.model.config.model_type!r} cannot read a text ({reason}); "
+            "give a BERT-like model."
+        ) from error
+    if world.all_reduce_any(not np.isfinite(features).all()):
+        raise InputError(
+            f"--model {name}: its outputs are not finite in {classifier.precision.name}; give "
+            f"{'another model' if classifier.precision.half_dtype is None else '--precision fp32, or another model'}."
+        )
 
 
 def _check_ranks(inputs: RunInputs, world: World) -> None:

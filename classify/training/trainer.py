@@ -273,7 +273,8 @@ def seed_draws(seed: int, epoch: int, step: int, micro_batch: int, rank: int, de
 
 def explain_divergence(strategy: Strategy, step: int, sign: str) -> str:
     """The error message of a diverged training; `sign` says how it showed."""
-    rate = strategy.optimizer.param_groups[0]["lr"]
+    group = strategy.optimizer.param_groups[0]
+    rate = group["lr"] / group["scale"]
     return (
         f"step {step}: {sign} at the learning rate {rate:.3g}; training has diverged. Continue "
         "with --resume and a lower --learning-rate, or start over with another --precision."

@@ -284,6 +284,7 @@ def test_learning_rate_rises_and_falls() -> None:
     assert all(a >= b for a, b in itertools.pairwise(shape[1:]))
     assert [learning_rate_factor(step, 10, 4) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert learning_rate_factor(0, 5, 0.0) == 1.0
+    assert learning_rate_factor(1.4, 20, 0.1) == 1.0  # a step of a time limit
     assert learning_rate_factor(9, 3, 0.5) == 0.0
 
 

@@ -312,7 +312,7 @@ def test_nothing_left_to_train_is_still_finished(
     assert read_json(out / "metrics.json")["train"]["steps"] == 3
 
 
-def test_a_lost_best_epoch_is_searched_anew(
+def test_weights_of_a_lost_best_epoch_are_not_kept(
     model_folder: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last epoch is not the best; and the best is damaged."""
@@ -325,7 +325,7 @@ def test_a_lost_best_epoch_is_searched_anew(
     harm(kept[0], "flip")
     changes |= {"num_train_epochs": EPOCHS + 1.0, "resume_from_checkpoint": True}
     run.train(make_config(model_folder, table, out, **changes))
-    assert "the checkpoint of the best epoch so far is not valid" in capsys.readouterr().out
+    assert f"the checkpoint of step {best} is not valid, so the last weights are kept" in capsys.readouterr().out
     assert read_json(out / "metrics.json")["best_epoch"] == EPOCHS + 1
     last = max((out / "checkpoints").iterdir())
     final, checkpoint = (load_file(folder / "model.safetensors") for folder in (out, last))

@@ -34,14 +34,11 @@ def test_a_run_keeps_its_phases(model_folder: Path, table: Path, tmp_path: Path)
     assert written - 0.5 < sum(seconds.values()) <= timeline.elapsed
 
 
-def test_without_the_best_step_the_scored_one_is_the_best() -> None:
-    progress = Progress(step=5)
-    progress.add_score({"loss": 0.5, "accuracy": 0.9}, 1.0, "accuracy")
-    progress.step = 10
-    progress.add_score({"loss": 0.6, "accuracy": 0.8}, 2.0, "accuracy")
-    progress.clear_best()
+def test_a_model_that_recovers_is_better_than_the_collapsed_one() -> None:
+    progress = Progress()
+    for accuracy, collapsed in ((0.9, True), (0.91, True), (0.8, False), (0.95, True)):
+        progress.step += 5
+        progress.add_score({"loss": 0.5, "accuracy": accuracy}, progress.step / 5, "accuracy", collapsed=collapsed)
     assert progress.best is not None
-    assert progress.best["step"] == 10
-    progress.step = 12
-    progress.clear_best()
-    assert progress.best is None
+    assert progress.best["epoch"] == 3
+    assert progress.choose_kept("auto", "accuracy", "accuracy", 100)["epoch"] == 3
