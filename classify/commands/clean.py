@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,14 @@ def run(arguments: Sequence[str], program: str) -> int:
             f"are probably wrong. Got {got} instead."
         )
     folder = apply.absolute() if renames_alone else apply.absolute().parent
-    run, settings, path = _describe_run(folder)
+    run, settings, path, place = _describe_run(folder)
     data, texts = options.data or path, modeling.result_folder.trained_texts(settings)
     label_columns = settings["label_columns"]
     if len(label_columns) > 1 and options.label_names is not None:
         raise InputError("--label-names: works with one label column; drop the flag.")
     table = tables.read.read_table(data, options=tables.source.ReadOptions.from_settings(run["config"]["data"]))
+    if options.data is None and place and table.unit == "file":  # as the run, and so suspects.csv, has named them
+        table = replace(table, places=[one.removeprefix(f"{place}/") for one in table.places])
     inputs = [*tables.source.list_files(data), options.apply]
     prediction.inputs.check_out(options.out, inputs, len(table), len(table.columns), overwrite=options.overwrite)
     if options.data is None and table.sha256 != run["data"]["sha256"]:
@@ -68,13 +70,16 @@ def run(arguments: Sequence[str], program: str) -> int:
         names = tables.labels.name_classes(Counter(after[name]), normalize=False, requested=options.label_names).names
         after = {name: [names[label] for label in after[name]]}
     write = tables.writers.find_writer(options.out)
-    added = tables.writers.Added((), [()] * len(table), replaced=after)
+    changed = {
+        name: {row: new for row, (old, new) in enumerate(zip(before[name], cells, strict=True)) if old != new}
+        for name, cells in after.items()
+    }
+    added = tables.writers.Added((), [()] * len(table), replaced=changed)
     with atomic_path(Path(options.out)) as temporary:
         write(temporary, table, np.arange(len(table)), added)
     count, lines = report.environment.count, list[str]()
     for name in label_columns:
-        pairs = list(zip(before[name], after[name], strict=True))
-        lines.append(f"{count(sum(old != new for old, new in pairs), 'label')} changed in column {name!r}")
+        lines.append(f"{count(len(changed[name]), 'label')} changed in column {name!r}")
         counts, now = (Counter(cells[name]) for cells in (before, after))
         lines += [
             f"  {label!r}: {counts[label]} rows before, {now[label]} after"
@@ -82,20 +87,22 @@ def run(arguments: Sequence[str], program: str) -> int:
             if counts[label] != now[label]
         ]
     lines[0] = f"{options.out}: {count(len(table), 'row')}, {lines[0]}; {data} is unchanged"
+    lines += [f"note: {finding.sentence}" for finding in table.findings]
     print(escape_controls("\n".join(lines)))
     return 0
 
 
-def _describe_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """run.json and classify.json of a run, and the path of its table from here."""
+def _describe_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str, str]:
+    """run.json and classify.json of a run, the path of its table from here, and the folder that this begins with."""
     try:
         run, settings = read_json(folder / "run.json"), read_json(folder / "classify.json")
         path, place, columns = run["data"]["path"], Path(run["cwd"]), settings["label_columns"]
         if len(columns) != 1 and "columns" not in settings:
             raise ValueError("columns of 0 and 1 are no labels to correct")
+        if tables.folders.is_hub(path) or all(Path(file).exists() for file in tables.source.list_files(path)):
+            return run, settings, path, ""
         files = [path] if (place / path).exists() else split_paths(path)  # a name may hold a comma
-        is_here = all(Path(file).exists() for file in files)
-        return run, settings, path if is_here else ",".join(str(place / file) for file in files)
+        return run, settings, ",".join(str(place / file) for file in files), str(place)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: expected the folder of a run beside suspects.csv ({type(error).__name__}: {error}); a reviewed "

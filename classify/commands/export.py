@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from classify import evaluation, export, modeling
 from classify.commands import flags
@@ -21,7 +22,7 @@ _EXTRA = ("onnx", "onnxscript", "onnxruntime")
 @dataclass(frozen=True)
 class Options:
     model: str = flags.model()
-    to: str = option("onnx", "onnx (fp32, the default) or onnx-int8")
+    to: Literal["onnx", "onnx-int8"] = option("onnx", "fp32, or weights of 8 bits")
     out: str | None = option(None, "the exported folder (default: FOLDER/onnx, by --to)", metavar="FOLDER")
     overwrite: bool = option(False, "replace an exported model in --out")
 
@@ -44,10 +45,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"classify export needs {', '.join(missing)}; type pip install 'classify-text[export]'.")
-    targets = export.write.TARGETS
-    if options.to not in targets:
-        raise InputError(f"--to {options.to}: expected {' or '.join(targets)}.")
-    check = export.write.export_model(options.model, targets[options.to], out)
+    check = export.write.export_model(options.model, export.write.TARGETS[options.to], out)
     lines = [f"check: {check.describe()}"]
     if evaluation.scope.COLUMN in settings:
         lines.append("note: the exported model answers every text with a class: --out-of-scope-label is not exported")

@@ -66,6 +66,8 @@ def run(arguments: Sequence[str], program: str) -> int:
     token = options.check("label")
     names = None if options.labels is None else start.read_names(options.labels)
     out = Path(options.out)
+    if out.suffix.lower() != ".csv":
+        raise InputError(f"--out {out}: labels are written as CSV; give a name that ends in .csv.")
     if any(
         out.exists() and Path(file).exists() and out.samefile(file) for file in tables.source.list_files(options.data)
     ):
@@ -79,7 +81,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         table, texts = prediction.inputs.read_texts(options.data, settings, options.text_column, None, reading)
     else:
         table = tables.read.read_table(options.data, "--data", reading)
-        texts = tables.roles.find_text_columns(table, TextColumns(("text",)), options.text_column, None)
+        texts = tables.roles.find_first_texts(table, options.text_column)
         table = texts.derive(table)
     with serve.listen(options.host, options.port) as listener:
         plan = plan_devices(Launch(), strategy="none", use_cpu=options.use_cpu)

@@ -66,7 +66,7 @@ def run(arguments: Sequence[str], program: str) -> int:
     names = read_names(options.labels)
     reading = ReadOptions.from_settings(vars(options))
     table = tables.read.read_table(options.data, "--data", reading)
-    texts = tables.roles.find_text_columns(table, TextColumns(("text",)), options.text_column, None)
+    texts = tables.roles.find_first_texts(table, options.text_column)
     table = texts.derive(table)
     _check_table(table, texts, len(names))
     training.output_dir.check_writable(folder)

@@ -50,6 +50,9 @@ class ReadConfig:
     no_header: bool = option(False, "the tables have no header row; their columns are column_1, column_2, ...")
     skip_lines: int | None = option(None, "lines above the table (default: auto-detected)", check=at_least(0))
     sheet: str | None = option(None, "sheet of an Excel workbook (default: the first that holds texts)")
+    on_bad_rows: Literal["stop", "skip"] = option(
+        "stop", "unreadable rows: stop and list their lines, or skip and count them"
+    )
 
 
 @accept_flag_names
@@ -66,9 +69,6 @@ class DataConfig(ReadConfig):
         "test table for the final score (default: split off --data if no other table is given)",
         "--test-data", "--test-file",
     )  # fmt: skip
-    on_bad_rows: Literal["stop", "skip"] = option(
-        "stop", "unreadable rows: stop and list their lines, or skip and count them"
-    )
     text_column: str | None = _column(
         "text column, or several to join: title,body (default: auto-detected)",
         "--text-column", "--text-column-name", "--text-column-names", several=True, common=True,

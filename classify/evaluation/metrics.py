@@ -239,8 +239,9 @@ def share_interval(right: Array, sampling: Sampling = INDEPENDENT) -> tuple[floa
     texts = int(group.max()) + 1
     independent = float(texts)
     if 0 < share < 1 and 1 < texts < rows:
-        errors = np.bincount(group, right - share)
-        independent = min(rows, share * (1 - share) * rows**2 / float((errors**2).sum()) * (texts - 1) / texts)
+        squares = float((np.bincount(group, right - share) ** 2).sum())
+        if squares > 0:  # else all texts are right equally often, of their copies
+            independent = min(rows, share * (1 - share) * rows**2 / squares * (texts - 1) / texts)
     independent /= sampling.variance
     low, high = wilson_interval(share * independent, independent)
     return float(low), float(high)

@@ -63,7 +63,8 @@ def list_slices(texts: Sequence[str], columns: Mapping[str, Sequence[str]], *, s
         if len(set(cells)) <= _VALUES:
             found += _group(name, cells)
         elif None not in map(parse_number, filled):
-            found += _cut(name, np.array([float(cell) if cell else np.nan for cell in cells]), cells)
+            numbers = [parse_number(cell) if cell else np.nan for cell in cells]
+            found += _cut(name, np.array(numbers, dtype=np.float64), cells)
         elif all(map(_DATE.match, filled)):
             order = {cell: float(place) for place, cell in enumerate(sorted(set(filled)))}
             found += _cut(name, np.array([order.get(cell, np.nan) for cell in cells]), cells)

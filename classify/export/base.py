@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,8 @@ def draw_sample(predictor: Predictor) -> Sample:
     table = predictor.texts.derive(read_predictions(folder))
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(scored.targets))[:_ROWS])
     columns = [list(table.take(name, chosen)) for name in predictor.texts.inputs]
-    longest = " ".join([*max(columns[0], key=len).split(), "word"] * _LONG)[: 8 * _LONG]
+    words = itertools.cycle([*max(columns[0], key=len).split(), "word"])
+    longest = " ".join(itertools.islice(words, _LONG))[: 8 * _LONG]
     for number, column in enumerate(columns):  # a second text is never as long as the first
         column += [*_EDGES, longest] if number == 0 else [*reversed(_EDGES), "a"]
     return Sample(columns, scored.take(chosen), predictor.task.split(predictor.outputs(*columns))[0])

@@ -96,10 +96,11 @@ def compare_with_run(predictor: Predictor, table: Table, texts: TextColumns) -> 
     if not len(rows) or not len(kept):
         which = "the run's scored rows have" if len(rows) else f"{table.path} has"
         raise InputError(f"--data {table.path}: {which} no text that occurs once in both tables together.")
-    logits, _ = predictor.task.split(predictor.table_outputs(table, texts, rows))
-    by_folds = bool((metrics["test"] or metrics["eval"]).get("folds"))
-    before = _measure(predictor, written.take(predictor.texts.whole, kept), None if by_folds else scored.logits[kept])
-    now = _measure(predictor, table.take(texts.whole, rows), None if by_folds else logits)
+    earlier = current = None
+    if not (metrics["test"] or metrics["eval"]).get("folds"):
+        earlier, (current, _) = scored.logits[kept], predictor.task.split(predictor.table_outputs(table, texts, rows))
+    before = _measure(predictor, written.take(predictor.texts.whole, kept), earlier)
+    now = _measure(predictor, table.take(texts.whole, rows), current)
     return replace(find_drift(before, now, seed=0), left_out=len(table) - len(rows))
 
 

@@ -22,7 +22,7 @@ from classify.modeling.result_folder import describe_start, read_settings
 from classify.prediction.predictor import Predictor
 from classify.prediction.suggest import CHOSEN, RANDOM, UNCERTAIN
 from classify.tables.labels import join_labels
-from classify.tables.roles import TextColumns, rename_alike
+from classify.tables.roles import TextColumns, find_trained, named_columns, rename_alike
 from classify.tables.table import Table, TextHashes
 from classify.tasks.base import MISSING, Task
 from classify.tasks.columns import FILE, PredictionColumns
@@ -89,18 +89,15 @@ def _find_label_column(
     table: Table, trained: Sequence[str], flag: str | None, labels: Sequence[str]
 ) -> tuple[Table, str]:
     """The table with one column of labels, and its name."""
+    names = named_columns(table, flag, "--label-column")
     if flag is None:
         table = rename_alike(table, trained)
         names = list(trained)
         if not all(map(table.has_column, names)) and all(map(table.has_column, labels)):
             names = list(labels)  # a column of 0 and 1 for each
-    else:
-        names = [name.strip() for name in flag.split(",")]
-    missing = [name for name in names if name not in table.columns]
-    if missing or not names:
-        listed = ", ".join(map(repr, table.columns))
-        which = f"no column {missing[0]!r}" if missing else "the model does not say which column holds the labels"
-        raise InputError(f"{table.path}: {which}; it has: {listed}. Name it with --label-column.")
+        if not names:
+            raise InputError(f"{table.path}: which column has the labels? The model does not say; give --label-column.")
+        names = [find_trained(table, name, "--label-column") for name in names]
     if len(names) == 1:
         return table, names[0]
     named = {name.lower() for name in names}
@@ -118,8 +115,8 @@ def _find_label_column(
 def _find_label_columns(table: Table, trained: Sequence[str], flag: str | None) -> tuple[Table, list[str]]:
     """The table, and those label columns of the model that it has, or that a flag names."""
     table = rename_alike(table, trained)
-    names = list(filter(table.has_column, trained)) if flag is None else [name.strip() for name in flag.split(",")]
-    unknown = [name for name in names if name not in trained or not table.has_column(name)]
+    names = list(filter(table.has_column, trained)) if flag is None else named_columns(table, flag, "--label-column")
+    unknown = [name for name in names if name not in trained]
     if unknown or not names:
         listed = list_some(trained, show=repr)
         got = repr(unknown[0]) if unknown else f"columns {', '.join(map(repr, table.columns))}"

@@ -19,12 +19,12 @@ import torch
 
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL
 from classify.data.languages import Languages, detect_languages, sample_rows
-from classify.data.tokenize import default_max_length, get_padding_id, load_tokenizer, tokenize
+from classify.data.tokenize import default_max_length, get_padding_id, tokenize
 from classify.distributed.world import World
 from classify.errors import list_some
 from classify.files import make_folders
 from classify.modeling.find import resolve_model
-from classify.modeling.load import load_pretrained
+from classify.modeling.load import load_pretrained, load_tokenizer
 from classify.modeling.precision import for_prediction
 from classify.modeling.result_folder import FORMAT, LABELS_SEEN, save_model
 from classify.prediction.pytorch import PyTorchPredictor
@@ -78,7 +78,7 @@ def load_encoder(
     languages = detect_languages(table.take(texts.whole, sample))
     default = DEFAULT_MODEL if languages.is_english else MULTILINGUAL_MODEL
     source = resolve_model(model or default, named=model is not None)
-    task, tokenizer = single_label.make(labels), load_tokenizer(str(source.path))
+    task, tokenizer = single_label.make(labels), load_tokenizer(source)
     classifier = load_pretrained(source, task.labels, seed=0, pad_token_id=get_padding_id(tokenizer)).eval()
     classifier.install_kernels(world.device)
     classifier.set_precision(for_prediction("auto", world.device))

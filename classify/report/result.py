@@ -114,7 +114,7 @@ class Result:
             baseline=self.baseline and {**self.metrics["baseline"]["columns"][name], **self.baseline["columns"][name]},
             rows=column.take(self.rows),
             places=self.places[rows],
-            table=replace(self.table, arrow=self.table.arrow.take(rows)),
+            table=self.table.with_arrow(self.table.arrow.take(rows)),
             texts=tuple(self.texts[row] for row in rows.tolist()),
             task=column.task,
             column=name,

@@ -207,7 +207,7 @@ class _Rows:
             elif len(record) != self._width:
                 if any(record):
                     self.bad.append((line, f"{len(record)} fields"))
-            elif record[0] in self._header and sorted(record) == sorted(self._header):
+            elif self._width > 1 and record[0] in self._header and sorted(record) == sorted(self._header):
                 self.bad.append((line, "the header again"))
             else:
                 self.lines.append(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -105,6 +106,7 @@ def read_hub(source: Source, options: ReadOptions) -> Table:
     return from_arrow(typed, source.path, digest, "a data set of the Hugging Face hub")
 
 
+@functools.cache
 def _load_hub(path: str, flag: str) -> dict[str, Any]:
     """Load the splits of a data set, from the cache of `datasets` or the hub. Raises InputError."""
     import datasets  # a second, which other tables need not wait for

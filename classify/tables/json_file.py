@@ -46,6 +46,10 @@ def _read(source: Source, options: ReadOptions) -> tuple[Records, str, list[int]
     encoding = find_encoding(source.head, options, source.path)
     with source.open() as stream:
         text = encoding.decode(stream.read(), source.path)
+    try:
+        return *_find_records(json.loads(text), source.path), None, []
+    except (ValueError, RecursionError) as error:  # of a file with an object in each line it comes at the second one
+        reason = error
     objects, bad = dict[int, Mapping[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -57,14 +61,11 @@ def _read(source: Source, options: ReadOptions) -> tuple[Records, str, list[int]
             bad.append(number)
         else:
             break
-    if len(objects) < max(2, len(bad)):  # not a file of objects, one in each line
-        try:
-            return *_find_records(json.loads(text), source.path), None, []
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{source.path}: not JSON ({error}); {_EXPECTED}. Objects may not have commas between their lines, nor "
-                "be printed over several lines one after another."
-            ) from None
+    if len(objects) < max(1, len(bad)):
+        raise InputError(
+            f"{source.path}: not JSON ({reason}); {_EXPECTED}. Objects may not have commas between their lines, nor "
+            "be printed over several lines one after another."
+        )
     if bad and not options.skips_bad_rows:
         raise InputError(
             f"{source.path}: expected one JSON object per line. Got something else in line {list_some(bad)}. Mend it, "
@@ -96,8 +97,14 @@ def _find_records(content: Any, path: str) -> tuple[Records, str]:
             and all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns)
         ):
             return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)], "JSON, columns"
+        if not all(isinstance(value, list) for value in columns) and not any(map(_is_nested, columns)):
+            return [content], "JSON, one record"
     got = json.dumps(content, ensure_ascii=False)[:EXCERPT]
     raise InputError(f"{path}: {_EXPECTED}. Got {got} instead.")
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict) or _are_records(value)
 
 
 def _are_records(value: Any) -> bool:

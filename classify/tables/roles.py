@@ -305,6 +305,14 @@ def _could_be_label(column: Profile) -> bool:
     return column.kinds > 1 or rules.is_named(column.name, "label")
 
 
+def find_first_texts(table: Table, text_column: str | None) -> TextColumns:
+    """The text columns of a table before there is a model: those that --text-column names, text, or the only one."""
+    fields = named_columns(table, text_column, "--text-column") or filter(None, [find_column(table, "text")])
+    if not (names := tuple(fields) or tuple(table.columns if len(table.columns) == 1 else ())):
+        raise InputError(f"{table.path}: which column has the texts? It has: {_list(table)}. Give --text-column.")
+    return TextColumns(names)
+
+
 def find_text_columns(table: Table, trained: TextColumns, text_column: str | None, pair: str | None) -> TextColumns:
     """The text columns of a table to predict: those that flags name, those trained on, or the only one.
 
@@ -315,14 +323,15 @@ def find_text_columns(table: Table, trained: TextColumns, text_column: str | Non
     fields = named_columns(table, text_column, "--text-column")
     if not fields and len(trained.named) == 1 and len(table.columns) == 1:
         fields = table.columns
-    fields = fields or [_find_trained(table, name, "--text-column") for name in trained.fields]
+    fields = fields or [find_trained(table, name, "--text-column") for name in trained.fields]
     second = named_columns(table, pair, "--text-pair-column")
     if trained.pair is not None and not second:
-        second = [_find_trained(table, trained.pair, "--text-pair-column")]
+        second = [find_trained(table, trained.pair, "--text-pair-column")]
     return TextColumns(tuple(fields), second[0] if second else None, trained.delimiter)
 
 
-def _find_trained(table: Table, name: str, flag: str) -> str:
+def find_trained(table: Table, name: str, flag: str) -> str:
+    """The column that a model was trained on, and that `flag` names otherwise. Raises InputError without one."""
     found = find_column(table, name)
     if found is None:
         header = " If the first row is data, add --no-header." if table.has_names else ""

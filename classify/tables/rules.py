@@ -21,6 +21,7 @@ SPLITS = ("train", "eval", "test")
 NO_COLUMN = "none"
 # A column with more different values holds something else than splits.
 _MOST_SPLITS = 10
+_FIRST_ROWS = 1_000
 _TRAIN = SPLITS.index("train")
 # Spaces and invisible characters around a name, as web pages and spreadsheets leave them.
 _INVISIBLE = " \t\r\n\u00a0\u200b\ufeff"
@@ -111,7 +112,9 @@ def find_split_column(table: Table, taken: Collection[str | None]) -> SplitColum
     for column in table.columns if len(table.columns) > 2 else ():
         says_split = is_named(column, "split")
         most = len(table) // 2 if says_split else _MOST_SPLITS
-        if column not in taken and len(table.dictionary_encode(column)[0]) <= most:
+        # The first rows tell texts from names; encoding a column of texts would cost their memory again.
+        first = () if column in taken else table.take(column, np.arange(min(len(table), _FIRST_ROWS)))
+        if first and len({*first}) <= most and len(table.dictionary_encode(column)[0]) <= most:
             splits = _read_splits(table, column)
             words = list(map(is_split_word, splits.meaning))
             if splits.is_complete and all(words):

@@ -66,7 +66,8 @@ class ReadOptions:
     """How a table is to be read, as flags say; None where the file decides.
 
     A `quote` of "" stands for none. `columns` are the names in a related table, such as the one that a model was
-    trained on. `like` is how that table was read, which answers what this file leaves open.
+    trained on. `like` is how that table was read, which answers what this file leaves open; `inherited` are the
+    options that were given for it, and are not for this file.
     """
 
     encoding: str | None = None
@@ -78,6 +79,7 @@ class ReadOptions:
     skip_lines: int | None = None
     columns: tuple[str, ...] = ()
     like: Mapping[str, Any] = field(default_factory=dict)
+    inherited: frozenset[str] = frozenset()
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
@@ -98,7 +100,7 @@ class ReadOptions:
     def after(self, reading: Mapping[str, Any], columns: Sequence[str]) -> Self:
         """These options for a table like one that was read before: what flags gave then holds again."""
         given = {name: value for name, value in reading.get("given", {}).items() if getattr(self, name) is None}
-        return replace(self, columns=tuple(columns), like=reading.get("found", {}), **given)
+        return replace(self, columns=tuple(columns), like=reading.get("found", {}), inherited=frozenset(given), **given)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import pyarrow.parquet
 from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
 from classify.errors import InputError
+from classify.tables.json_file import as_text
 from classify.tables.profile import parse_number
 from classify.tables.table import Table, to_arrow
 
@@ -38,13 +39,13 @@ _BLOCK = 4096
 class Added:
     """The columns to add: `names`, a row of cells for each row in `cells`, and the `types` of those that are no text.
 
-    `replaced` are new values of columns that the table has.
+    `replaced` are the new cells of columns that the table has, by row; all others stay what they are.
     """
 
     names: Sequence[str]
     cells: Iterable[Sequence[str]]
     types: Mapping[str, type[float | bool]] = field(default_factory=dict)
-    replaced: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    replaced: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def typed(self, row: Sequence[str]) -> list[Any]:
         """The cells of a row as numbers, True and False, or text; None for an empty one that is no text."""
@@ -67,16 +68,25 @@ def rename_columns(table: Table, added: Sequence[str]) -> list[str]:
     return names
 
 
+def _read_as(value: str, old: Any) -> Any:
+    """A new cell in the type of the `old` one: a text, or what JSON reads, such as a number or a list."""
+    if isinstance(old, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
 def rows_of(table: Table, rows: npt.NDArray[np.int64], added: Added) -> Iterator[list[str]]:
     """Yield the cells of some rows, given in ascending order, each followed by the added ones, a block at a time."""
     cells = iter(added.cells)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
-        columns = [
-            [added.replaced[name][row] for row in block] if name in added.replaced else table.take(name, block)
-            for name in table.columns
-        ]
-        for own, more in zip(zip(*columns, strict=True), itertools.islice(cells, _BLOCK), strict=True):
+        columns: dict[str, Sequence[str]] = {name: table.take(name, block) for name in table.columns}
+        for name, changed in added.replaced.items():
+            columns[name] = [changed.get(row, cell) for row, cell in zip(block.tolist(), columns[name], strict=True)]
+        for own, more in zip(zip(*columns.values(), strict=True), itertools.islice(cells, _BLOCK), strict=True):
             yield [*own, *more]
 
 
@@ -118,9 +128,11 @@ def write_json_lines(path: Path, table: Table, rows: npt.NDArray[np.int64], adde
     with path.open("w", encoding="utf-8") as file:
         for row, cells in zip(rows.tolist(), rows_of(table, rows, added), strict=True):
             own = dict(zip(names.values(), cells, strict=False)) if records is None else records[row]
-            own = {names.get(key, key) if key in added.names else key: value for key, value in own.items()}
+            own = {names.get(key, key): value for key, value in own.items()}
             values = dict(zip(added.names, added.typed(cells[len(names) :]), strict=True))
-            values |= {name: values_of[row] for name, values_of in added.replaced.items()}
+            for name, changed in added.replaced.items():
+                if row in changed:
+                    values[name] = _read_as(changed[row], own.get(name))
             file.write(json.dumps(own | values, ensure_ascii=False) + "\n")
 
 
@@ -129,11 +141,12 @@ def write_parquet(path: Path, table: Table, rows: npt.NDArray[np.int64], added: 
     typed = table.arrow.select(table.columns)
     if table.original is not None and table.form.startswith(("Parquet", "Arrow")):
         typed = table.original()
-    for name, values in added.replaced.items():
-        typed = typed.set_column(typed.column_names.index(name), name, to_arrow(values))
+    for name, changed in added.replaced.items():
+        typed = typed.set_column(typed.column_names.index(name), name, _replace(typed.column(name), changed))
     if len(rows) < len(table):
         typed = typed.take(pyarrow.array(rows.tolist(), pyarrow.int64()))
-    names = [f"{name}_input" if name in added.names else name for name in typed.column_names]
+    renamed = dict(zip(table.columns, rename_columns(table, added.names), strict=True))
+    names = [renamed.get(name, name) for name in typed.column_names]
     columns = list(zip(*map(added.typed, added.cells), strict=True)) or [()] * len(added.names)
     kinds = {float: pyarrow.float64(), bool: pyarrow.bool_(), str: pyarrow.string()}
     types = [kinds[added.types.get(name, str)] for name in added.names]
@@ -141,6 +154,17 @@ def write_parquet(path: Path, table: Table, rows: npt.NDArray[np.int64], added: 
     whole = pyarrow.table([*typed.columns, *more], names=[*names, *added.names])
     with path.open("wb") as file:
         pyarrow.parquet.write_table(whole, file, compression="zstd")
+
+
+def _replace(column: pyarrow.ChunkedArray, changed: Mapping[int, str]) -> pyarrow.Array:
+    """A column with some cells changed, of its type if that holds the new ones, else of texts."""
+    cells = column.to_pylist()
+    for row, value in changed.items():
+        cells[row] = _read_as(value, cells[row])
+    try:
+        return pyarrow.array(cells, column.type)
+    except pyarrow.ArrowException:
+        return to_arrow(map(as_text, cells))
 
 
 def write_workbook(path: Path, table: Table, rows: npt.NDArray[np.int64], added: Added) -> None:
@@ -173,17 +197,20 @@ def _add_to_workbook(path: Path, table: Table, original: IO[bytes], added: Added
     book = openpyxl.load_workbook(original)
     sheet = book[table.reading["sheet"]]
     first, numbers = sheet.max_column + 1, [int(number) for number in table.places]
-    header = numbers[0] - 1 if numbers else 1
+    # The nearest row above the first one with values.
+    above = range(numbers[0] - 1, 0, -1) if table.has_names else ()
+    header = next((row for row in above if any(cell.value is not None for cell in sheet[row])), 1)
     for name, changed in added.replaced.items():
         column = table.columns.index(name) + 1
         if table.has_names:
             column = next((cell.column for cell in sheet[header] if cell.value == name), column)
-        for number, value in zip(numbers, changed, strict=True):
-            sheet.cell(number, column).value = value
+        for row, value in changed.items():
+            cell = sheet.cell(numbers[row], column)
+            _fill(cell, _read_as(value, cell.value))
     if table.has_names:
+        renamed = dict(zip(table.columns, rename_columns(table, added.names), strict=True))
         for cell in sheet[header]:
-            if cell.value in added.names:
-                cell.value = f"{cell.value}_input"
+            cell.value = renamed.get(cell.value, cell.value)
         for place, name in enumerate(added.names):
             _fill(sheet.cell(header, first + place), name)
     for number, values in zip(numbers, map(added.typed, added.cells), strict=True):

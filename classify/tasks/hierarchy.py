@@ -250,17 +250,19 @@ class PathAnswers(ClassAnswers):
 
         A row is accepted as soon as its first node has it: a lower confidence accepts more rows, and some deeper.
         """
-        top = self.of_level(probabilities, 1).max(axis=1)
+        levels = list[tuple[Array, Array]]()
+        for depth, (_, node) in enumerate(self.tree.levels, start=1):
+            level = self.of_level(probabilities, depth)
+            levels.append((level.max(axis=1), level.argmax(axis=1) == node[targets]))
 
         def right_at(required: float) -> npt.NDArray[np.bool_]:
             right = np.zeros(len(targets), dtype=bool)
-            for depth, (_, node) in enumerate(self.tree.levels, start=1):
-                level = self.of_level(probabilities, depth)
-                is_sure = level.max(axis=1) >= required
-                right[is_sure] = level[is_sure].argmax(axis=1) == node[targets[is_sure]]
+            for confidence, hits in levels:
+                is_sure = confidence >= required
+                right[is_sure] = hits[is_sure]
             return right
 
-        return find_threshold(top, np.zeros(len(targets)), precision, right_at)
+        return find_threshold(levels[0][0], np.zeros(len(targets)), precision, right_at)
 
     def accept(self, probabilities: Array, least: float) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
         """The deepest node (rows,) whose probability is `least`, and that probability."""

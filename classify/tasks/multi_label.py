@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,8 +83,9 @@ class LabelSetTargets(Targets):
 
     def _split(self, cell: str) -> list[str]:
         """The labels of a cell as the training table separates them, else as a sign that divides it into known ones."""
-        ways = [split_cell(cell, separator) for separator in (self.separator, None, *SEPARATORS)]
-        return next((labels for labels in ways if all(map(self.classes.knows, labels))), ways[0])
+        trained = split_cell(cell, self.separator)
+        ways = itertools.chain([trained], (split_cell(cell, separator) for separator in (None, *SEPARATORS)))
+        return next((labels for labels in ways if all(map(self.classes.knows, labels))), trained)
 
     def encode(self, table: Table, column: str, known_from: str) -> npt.NDArray[np.uint8]:
         if not table.has_column(column):

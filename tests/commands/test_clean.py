@@ -156,8 +156,28 @@ def test_of_several_tables_none_is_overwritten(
     assert main([*words, "c.csv"]) == 0
     assert len(read_table("c.csv")) == 90
     monkeypatch.chdir("/")
-    assert main([*words[:2], str(tmp_path / "out" / "suspects.csv"), "--out", str(tmp_path / "b.csv")]) == 2
+    elsewhere = ["clean", "--apply", str(tmp_path / "out" / "suspects.csv"), "--out"]
+    assert main([*elsewhere, str(tmp_path / "b.csv")]) == 2
     assert Path(tmp_path / "b.csv").read_bytes() == before
+    assert main([*elsewhere, str(tmp_path / "d.csv")]) == 0
+    assert (tmp_path / "d.csv").read_bytes() == (tmp_path / "c.csv").read_bytes()
+
+
+def test_the_files_of_a_pattern_are_found_again(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = tiny.crossed_rows(30) + tiny.table_rows(60, seed=1)
+    tiny.write_table(Path("a.csv"), rows[:40])
+    tiny.write_table(Path("b.csv"), rows[40:])
+    with all_listed():
+        train(make_config(model_folder, "?.csv", tmp_path / "out", folds=3, num_train_epochs=0.0))
+    accept(Path("out/suspects.csv"))
+    assert main(["clean", "--apply", "out/suspects.csv", "--out", "clean.csv"]) == 0
+    monkeypatch.chdir("/")
+    words = ["clean", "--apply", str(tmp_path / "out" / "suspects.csv"), "--out", str(tmp_path / "again.csv")]
+    assert main(words) == 0
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "clean.csv").read_bytes()
 
 
 def test_a_rare_class_that_the_model_agrees_with_is_no_suspect() -> None:

@@ -45,8 +45,8 @@ def test_labels_are_read_as_people_write_them(trained: Path, table: Path, tmp_pa
     path = tiny.write_table(tmp_path / "new.csv", rows, ("text", "queue"))
     assert evaluate(trained, path, tmp_path / "a") == 2
     error = capsys.readouterr().err
-    assert "no column 'label'; it has: 'text', 'queue'. Name it with --label-column." in error
-    assert evaluate(trained, path, tmp_path / "a", "--label-column", "queue") == 0
+    assert "no column 'label', which the model was trained on; it has: 'text', 'queue'. Name it with --label" in error
+    assert evaluate(trained, path, tmp_path / "a", "--label-column", "Queue") == 0
     output = capsys.readouterr().out
     assert "rows without a label, which are left out: 1 of 120" in output
     assert "whose text was not trained on" in output

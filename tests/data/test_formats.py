@@ -60,6 +60,16 @@ def test_json_that_is_no_table(tmp_path: Path, content: str, message: str) -> No
         read_table(dump(tmp_path, content))
 
 
+def test_one_record_is_a_row(tmp_path: Path) -> None:
+    for content in (
+        '{"text": "a", "tags": ["x"]}\n',
+        '{\n"text": "a",\n"tags": ["x"]\n}',
+        '[{"text": "a", "tags": ["x"]}]',
+    ):
+        table = read_table(dump(tmp_path, content, "my.jsonl"))
+        assert [table.column(name) for name in ("text", "tags")] == [["a"], ['["x"]']]
+
+
 def test_lines_that_are_no_objects_can_be_skipped(tmp_path: Path) -> None:
     path = dump(tmp_path, '{"text": "a"}\n{"text": "b"}\n[1]\n{"text": "c"}\n', "my.jsonl")
     table = read_table(path, options=ReadOptions(skips_bad_rows=True))
@@ -151,6 +161,19 @@ def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
     path = str(write_table(tmp_path / "my.csv", ROWS))
     with pytest.raises(InputError, match="--sheet has no effect on such a table"):
         read_table(path, options=ReadOptions(sheet="x"))
+    assert len(read_table(path, "--test-data", ReadOptions(sheet="x"))) == len(ROWS)
+
+
+def test_what_was_given_for_an_earlier_table_is_not_asked_of_another_format(tmp_path: Path) -> None:
+    earlier = {"given": {"delimiter": ";", "encoding": "utf-8"}, "found": {"delimiter": ";"}}
+    (tmp_path / "my.parquet").write_bytes(b"")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a; b"]}), tmp_path / "my.parquet")
+    (tmp_path / "my.csv").write_text("text;n\na, b;1\n")
+    options = ReadOptions().after(earlier, ["text"])
+    assert read_table(str(tmp_path / "my.parquet"), options=options).column("text") == ["a; b"]
+    assert read_table(str(tmp_path / "my.csv"), options=options).column("text") == ["a, b"]
+    with pytest.raises(InputError, match="--quote has no effect"):
+        read_table(str(tmp_path / "my.parquet"), options=ReadOptions(quote="'").after(earlier, ["text"]))
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,50 @@ def test_a_column_can_be_replaced_in_each_format(tmp_path: Path) -> None:
     for ending, write_format in WRITERS.items():
         write_format(tmp_path / f"one{ending}", before, np.arange(2), Added((), [(), ()]))
         table = read_table(str(tmp_path / f"one{ending}"))
-        changed = Added((), [(), ()], replaced={"label": ["b", "c"]})
+        changed = Added((), [(), ()], replaced={"label": {0: "b", 1: "c"}})
         write_format(tmp_path / f"two{ending}", table, np.arange(2), changed)
         assert read_table(str(tmp_path / f"two{ending}")).column("label") == ["b", "c"]
+
+
+def test_a_changed_cell_keeps_the_type_of_the_others(tmp_path: Path) -> None:
+    rows = [{"text": "one", "label": 1, "tags": ["x"]}, {"text": "two", "label": 2, "tags": []}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
+    book = openpyxl.Workbook()
+    for row in (["text", "label", "tags"], ["one", 1, "=x"], ["two", 2, "y"]):
+        book.active.append(row)  # type: ignore[union-attr]
+    book.save(tmp_path / "in.xlsx")
+    changed = Added((), [(), ()], replaced={"label": {1: "3"}, "tags": {1: '["y"]'}})
+    for ending in (".jsonl", ".parquet", ".xlsx"):
+        WRITERS[ending](tmp_path / f"out{ending}", read_table(str(tmp_path / f"in{ending}")), np.arange(2), changed)
+    expected = [rows[0], {"text": "two", "label": 3, "tags": ["y"]}]
+    assert list(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())) == expected
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist() == expected
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    assert [[cell.value for cell in row] for row in sheet] == [  # type: ignore[union-attr]
+        ["text", "label", "tags"], ["one", 1, "=x"], ["two", 3, '["y"]']
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_predictions_of_predictions_have_names_of_their_own(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "in.csv").write_text("text,predicted_label,predicted_label_input\none,a,b\ntwo,c,d\n")
+    for name in ("one", "two"):
+        write(tmp_path / f"{name}{ending}", read_table(str(tmp_path / ("in.csv" if name == "one" else f"one{ending}"))))
+    columns = read_table(str(tmp_path / f"two{ending}")).columns
+    assert len({*columns}) == len(columns) == 9
+    assert columns[:3] == ["text", "predicted_label_input_input", "predicted_label_input"] or ending != ".csv"
+
+
+def test_an_empty_row_below_the_header_of_a_workbook(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (["text", "n"], [None, None], ["one text", 1], ["another text", 2]):
+        book.active.append(row)  # type: ignore[union-attr]
+    book.save(tmp_path / "in.xlsx")
+    write(tmp_path / "out.xlsx", read_table(str(tmp_path / "in.xlsx")))
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    assert [cell.value for cell in sheet[1]] == ["text", "n", *NAMES]  # type: ignore[index]
+    assert read_table(str(tmp_path / "out.xlsx")).column("predicted_label") == ["a", "=b"]
 
 
 def test_cells_that_a_spreadsheet_would_compute(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def test_intervals_of_folds_hold() -> None:
 
 def test_different_texts_count_as_rows() -> None:
     right = np.arange(50) < 40
+    # Each text once right and once wrong.
+    assert share_interval(right[[0, -1] * 4], Sampling(np.repeat(np.arange(4), 2))) == wilson_interval(2, 4)
     assert share_interval(right, Sampling(np.arange(50))) == share_interval(right) == wilson_interval(40, 50)
     assert share_interval(np.ones(9, dtype=bool), Sampling(np.arange(9) // 3)) == wilson_interval(3, 3), "3 texts"
     assert correlation_interval(0.5, 60, Sampling(np.arange(60) // 2)) == correlation_interval(0.5, 30)

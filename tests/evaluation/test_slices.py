@@ -28,6 +28,7 @@ def _columns(count: int) -> dict[str, list[str]]:
         "number": [str(number) for number in range(count)],
         "day": [f"2024-{1 + number * 12 // count:02}-{1 + number % 28:02}" for number in range(count)],
         "id": [f"x{number}" for number in range(count)],
+        "price": [f"{number},50" for number in range(count)],
     }
 
 
@@ -36,7 +37,7 @@ def test_weak_groups_are_found_and_named() -> None:
     wrong = np.random.default_rng(0).random(600) < 0.05
     wrong |= (np.arange(600) >= 480) & (np.random.default_rng(2).random(600) < 0.4)
     slices = list_slices(texts, columns, several_languages=False)
-    assert {one.kind for one in slices} == {"characters", "source", "number", "day"}, "an ID is none"
+    assert {one.kind for one in slices} == {"characters", "source", "number", "day", "price"}, "an ID is none"
     weak, tested = find_weak(slices, 1.0 - wrong, np.arange(600))
     assert tested == len(slices)
     named = {(one.kind, one.value) for one in weak}

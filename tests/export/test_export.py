@@ -256,7 +256,7 @@ def test_a_damaged_folder_is_one_line(
         (["--model", "{onnx}"], "it is an exported model"),
         (["--model", "{run}"], "exists already; add --overwrite"),
         (["--model", "{run}", "--out", "{run}", "--overwrite"], "is no exported model"),
-        (["--model", "{run}", "--to", "tflite", "--out", "{run}/x"], "expected onnx or onnx-int8"),
+        (["--model", "{run}", "--to", "tflite", "--out", "{run}/x"], "--to must be one of onnx, onnx-int8"),
         (["--model", "nowhere"], "no such folder"),
     ],
 )

@@ -292,6 +292,16 @@ def test_flags_that_one_text_has_no_use_for(trained: Path, capsys: Any, words: s
     assert part in capsys.readouterr().err
 
 
+def test_the_flag_that_a_refusal_proposes_is_known(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "new.csv").write_text("text,n\n" + "lost card,1\n" * 9 + "money,2,3\nbroken app,4\n")
+    words = ["predict", "--model", str(trained), "--data", str(tmp_path / "new.csv"), "--out", str(tmp_path / "p.csv")]
+    assert main([*words, "--cpu"]) == 2
+    assert "--on-bad-rows skip" in capsys.readouterr().err
+    assert main([*words, "--cpu", "--on-bad-rows", "skip"]) == 0
+    assert "1 rows skipped" in capsys.readouterr().out
+    assert len(read_table(str(tmp_path / "p.csv"))) == 10
+
+
 def test_a_file_that_exists_is_replaced_on_demand(trained: Path, new: Path, tmp_path: Path, capsys: Any) -> None:
     """Somebody may have corrected it by hand."""
     out = tmp_path / "labelled.xlsx"

@@ -133,6 +133,7 @@ def test_errors_before_the_server_starts(
         (["--data", "texts.csv", "--labels", "none.yaml"], "cannot be read"),
         (["--data", "texts.csv", "--out", "no/such/labels.csv"], "--out"),
         (["--data", "texts.csv", "--out", "texts.csv"], "a file of --data"),
+        (["--data", "texts.csv", "--out", "labels.xlsx"], "give a name that ends in .csv"),
     ):
         assert main(["label", *words]) == 2
         assert message in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+import classify
 from classify.cli import main
 from classify.config.run_config import RunConfig
 from classify.config.schema import DEFAULT_MODEL, MULTILINGUAL_MODEL, DataConfig, TrainingConfig
@@ -120,3 +121,14 @@ def test_rows_to_test_on_do_not_choose_the_model(tmp_path: Path) -> None:
     inputs = check(RunConfig(DataConfig(data=str(tmp_path / "my.csv")), training=TrainingConfig(use_cpu=True)))
     assert inputs.config.model.name == DEFAULT_MODEL
     assert "de" not in inputs.languages.shares
+
+
+@pytest.mark.embedded
+def test_names_sort_texts_of_another_language(tmp_path: Path) -> None:
+    texts = [(f"{text} {number}",) for number in range(8) for texts in GERMAN.values() for text in texts]
+    tiny.write_table(tmp_path / "texts.csv", texts, ("nachricht",))
+    (tmp_path / "names.yaml").write_text("".join(f"- {name}\n" for name in GERMAN))
+    words = ["--labels", str(tmp_path / "names.yaml"), "--data", str(tmp_path / "texts.csv")]
+    assert main(["start", *words, "--output-dir", str(tmp_path / "run"), "--cpu"]) == 0
+    with classify.load(tmp_path / "run", use_cpu=True) as model:
+        assert model.labels == sorted(GERMAN)
