@@ -8,8 +8,6 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.data import (
-        languages as languages,
-        reading as reading,
         sampler as sampler,
         split_record as split_record,
         split_rows as split_rows,

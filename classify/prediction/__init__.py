@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         inputs as inputs,
         labelling as labelling,
         labels_file as labels_file,
-        onnx as onnx,
         predictor as predictor,
         pytorch as pytorch,
         suggest as suggest,

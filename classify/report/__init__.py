@@ -8,13 +8,11 @@ from classify.lazy import submodules
 
 if TYPE_CHECKING:
     from classify.report import (
-        charts as charts,
         comparison as comparison,
         environment as environment,
         page as page,
         result as result,
         sections as sections,
-        verdict as verdict,
     )
 
 __getattr__ = submodules(__name__)

@@ -9,18 +9,13 @@ from classify.lazy import submodules
 if TYPE_CHECKING:
     from classify.tables import (
         arrow_file as arrow_file,
-        csv_file as csv_file,
-        excel as excel,
         folders as folders,
         json_file as json_file,
         labels as labels,
-        profile as profile,
         read as read,
         roles as roles,
-        rules as rules,
         source as source,
         table as table,
-        text as text,
         writers as writers,
     )
 

@@ -12,12 +12,8 @@ if TYPE_CHECKING:
         baseline as baseline,
         columns as columns,
         heads as heads,
-        label_columns as label_columns,
         losses as losses,
-        multi_label as multi_label,
         registry as registry,
-        regression as regression,
-        single_label as single_label,
     )
 
 __getattr__ = submodules(__name__)
