@@ -15,9 +15,6 @@ from classify.errors import InputError
 from classify.launch import describe
 from classify.launch.launch import Launch
 
-# A line is printed for each.
-_MOST_PROCESSES = 10_000
-
 
 @dataclass(frozen=True)
 class Options:
@@ -57,10 +54,6 @@ def _count_processes(options: Options) -> list[int]:
     words = (options.nproc_per_node or "1").split(",")
     counts = [int(parse(word, (int,), "--nproc-per-node", above(0))) for word in words]
     machines = options.nnodes or len(counts)
-    if (processes := machines * max(counts)) > _MOST_PROCESSES:
-        raise InputError(
-            f"--nnodes, --nproc-per-node: expected up to {_MOST_PROCESSES:,} processes. Got {processes:,} instead."
-        )
     if len(counts) not in (1, machines):
         raise InputError(
             f"--nproc-per-node {options.nproc_per_node} gives {len(counts)} counts, but --nnodes is {machines}; give "

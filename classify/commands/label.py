@@ -107,10 +107,7 @@ def run(arguments: Sequence[str], program: str) -> int:
 
             from classify.serving.label_app import make_label_app
 
-            serve.serve(
-                lambda on_start: make_label_app(labelling, predictor.features, token, lambda: on_start(options.out)),
-                listener,
-            )
+            serve.serve(make_label_app(labelling, predictor.features, token), listener, options.out)
     words = ["classify", "train", "--data", options.out, "--label-column", LABEL]
     words += ["--text-column", ",".join(texts.fields)]
     words += [] if texts.pair is None else ["--text-pair-column", texts.pair]

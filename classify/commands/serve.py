@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,15 +26,10 @@ from classify.serving import is_loopback
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from classify.serving.batching import Batcher
-
 _EXTRA = ("fastapi", "uvicorn", "prometheus_client")
 # Requests that have come are answered within this many seconds after SIGTERM.
 _GRACE = 10
 _TOKEN = "CLASSIFY_TOKEN"
-
-
-OnStart = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,42 +75,29 @@ def run(arguments: Sequence[str], program: str) -> int:
     options = make_parser(program).read(arguments, ["model"])
     token = options.check("serve")
     modeling.result_folder.read_settings(options.model)
-    started: list[Batcher] = []
     with listen(options.host, options.port) as listener:
         # The attribute `app` of the package is the application that uvicorn's workers load.
         from classify.serving.app import make_app
 
         predictor = options.load()
-
-        def make(on_start: OnStart) -> FastAPI:
-            def start(batcher: Batcher) -> None:
-                started.append(batcher)
-                on_start(predictor.folder)
-
-            return make_app(predictor, token, options.max_wait_ms / 1000, start)
-
-        serve(make, listener)
-    if any(batcher.is_computing for batcher in started):  # for requests that were given up
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)  # the interpreter would wait for the thread
-    return 0
+        serve(make_app(predictor, token, options.max_wait_ms / 1000), listener, predictor.folder)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the interpreter would wait for a thread that computes for a request which was given up
 
 
-def serve(make_app: Callable[[OnStart], FastAPI], listener: socket.socket) -> None:
-    """Serve an application until a signal comes; it calls `OnStart` with what it serves when it takes requests."""
+def serve(app: FastAPI, listener: socket.socket, what: str) -> None:
+    """Serve an application, which the person knows as `what`, until a signal comes."""
     import uvicorn
 
+    # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
     host, port = listener.getsockname()[:2]
     where = f"[{host}]" if ":" in host else host
-
-    def on_start(what: str) -> None:
-        print(escape_controls(f"serving: http://{where}:{port}/ ({what}; Ctrl-C ends it)"), flush=True)
-
-    config = uvicorn.Config(make_app(on_start), log_level="error", timeout_graceful_shutdown=_GRACE, access_log=False)
-    # uvicorn raises the signal that ended it again, but SIGTERM is the usual end of a server.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with contextlib.suppress(KeyboardInterrupt):
+    # The socket listens: requests that come before uvicorn runs wait.
+    print(escape_controls(f"serving: http://{where}:{port}/ ({what}; Ctrl-C ends it)"), flush=True)
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -7,10 +7,8 @@ all commands convert a value in one way, and refuse a wrong one with the same wo
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
-import reprlib
 import typing
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -91,28 +89,6 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def accept_flag_names(cls: type[Options]) -> type[Options]:
-    """Let a dataclass take its options by flag, too: `TrainingConfig(epochs=1)` sets `num_train_epochs`.
-
-    The class raises TypeError for an option that is given twice.
-    """
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    names = {flag[2:].replace("-", "_"): spec.name for spec in fields for flag in flags_of(spec)}
-    initialize: Callable[..., None] = cls.__init__
-
-    @functools.wraps(initialize)
-    def __init__(self: Options, *args: Any, **options: Any) -> None:
-        by_field: dict[str, Any] = {}
-        for name, value in options.items():
-            if (field := names.get(name, name)) in by_field:
-                raise TypeError(f"{cls.__name__}: {field} is given twice, once as {name}.")
-            by_field[field] = value
-        initialize(self, *args, **by_field)
-
-    cls.__init__ = __init__  # type: ignore[method-assign, assignment]
-    return cls
-
-
 def flags_of(spec: dataclasses.Field[Any]) -> tuple[str, ...]:
     return spec.metadata["flags"] or (f"--{spec.name.replace('_', '-')}",)
 
@@ -154,8 +130,7 @@ def parse(raw: Any, kinds: tuple[Any, ...], name: str, check: Check | None = Non
 
 
 def describe(value: Any) -> str:
-    # reprlib stops at a depth: nested aliases of YAML stand for billions of words.
-    text = reprlib.repr(value) if isinstance(value, list | dict) else repr(value)
+    text = repr(value)
     short = len(text) <= _LONGEST and "\n" not in text
     return text if short or isinstance(value, str) else f"a {type(value).__name__}"
 

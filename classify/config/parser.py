@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, NoReturn
 
 from classify.config import hf_arguments
 from classify.config.fields import Options, as_switch, choices, convert, expand_home, flags_of, shown_name
-from classify.config.run_config import FIELDS, HINTS, RunConfig, ValueSource
+from classify.config.run_config import FIELDS, HINTS, RunConfig
 from classify.config.schema import DataConfig, DeviceConfig, ModelConfig, OutputConfig, ReadConfig, TrainingConfig
 from classify.config.stored_run import FILE, run_folder, stored_values
 from classify.config.yaml_file import read_yaml
@@ -285,7 +285,7 @@ class _Settings:
     def __init__(self, faults: Iterable[str]):
         self.faults = ErrorList(faults)
         self.values: dict[str, Any] = {}
-        self.sources: dict[str, ValueSource] = {}
+        self.sources: dict[str, str] = {}
         # The name of a field in messages, where that is not its flag.
         self.names: dict[str, str] = {}
         # Arguments of other scripts, and the ones without effect.
@@ -321,7 +321,7 @@ class _Settings:
         taken = self.values.keys() | (_BATCH_SIZES if self.values.keys() & _BATCH_SIZES else set())
         for name in [name for name in layer if name not in taken]:
             self.values[name], shown = layer[name]
-            self.sources[name] = ValueSource(kind, shown if kind == "file" else origin)
+            self.sources[name] = f"{kind} {shown if kind == 'file' else origin}".rstrip()
             if origin:
                 self.names[name] = shown
 

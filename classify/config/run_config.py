@@ -61,24 +61,17 @@ _CONTRADICTIONS: tuple[dict[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class ValueSource:
-    """Origin of a value: a flag, a file, the run to resume, the recipe, the texts, or the model."""
-
-    kind: Literal["flag", "file", "earlier run", "recipe", "texts", "model"]
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}".rstrip()
-
-
-@dataclass(frozen=True)
 class RunConfig:
-    """Settings of a run, and the source of each that is not a default; `resolve` fills in the recipe's values."""
+    """Settings of a run; `resolve` fills in the recipe's values.
+
+    `sources` say where each that is not a default is from: "flag", "file NAME", "earlier run FILE", "recipe", "texts",
+    or "model".
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    sources: Mapping[str, ValueSource] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     # Arguments of other scripts that have no effect here.
     ignored: tuple[str, ...] = ()
 
@@ -148,7 +141,7 @@ class RunConfig:
         `rows` are the training rows, `width` is the encoder's hidden size, `labelled` the rows of `--data` with a label
         (default: `rows`), `columns` the label columns; see `recipe.choose_recipe`.
         """
-        chosen_before = [name for name, source in self.sources.items() if source.kind == "recipe"]
+        chosen_before = [name for name, source in self.sources.items() if source == "recipe"]
         given = self.replace(**dict.fromkeys(chosen_before))
         training, contrastive = given.training, given._uses_contrastive_steps
         chosen = choose_recipe(
@@ -164,11 +157,11 @@ class RunConfig:
         if training.per_device_train_batch_size is not None:
             del recipe["batch_size"]
         defaults = {name: value for name, value in recipe.items() if getattr(training, name) is None}
-        sources = {**self.sources, **dict.fromkeys(defaults, ValueSource("recipe"))}
+        sources = {**self.sources, **dict.fromkeys(defaults, "recipe")}
         return dataclasses.replace(given.replace(**defaults), sources=sources)
 
     def with_default(self, name: str, value: Any, kind: Literal["texts", "model"]) -> RunConfig:
-        return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: ValueSource(kind)})
+        return dataclasses.replace(self.replace(**{name: value}), sources={**self.sources, name: kind})
 
     @property
     def trains_epochs(self) -> bool:
@@ -200,12 +193,11 @@ class RunConfig:
 
     @property
     def names_model(self) -> bool:
-        source = self.sources.get("model")
-        return self.model.model is not None and (source is None or source.kind != "texts")
+        return self.model.model is not None and self.sources.get("model") != "texts"
 
     def explicit_values(self) -> dict[str, Any]:
         """The settings that differ from the defaults and were not chosen automatically."""
-        automatic = {name for name, source in self.sources.items() if source.kind in AUTOMATIC}
+        automatic = {name for name, source in self.sources.items() if source in AUTOMATIC}
         return {
             name: value
             for name, value in self.flat().items()

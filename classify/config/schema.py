@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from classify.config.fields import Check, Effect, above, accept_flag_names, at_least, between, option
+from classify.config.fields import Check, Effect, above, at_least, between, option
 from classify.config.recipe import Recipe
 from classify.launch.launch import Launch
 from classify.launch.nproc import check_count
-from classify.launch.plan import DevicePlan, Hardware, check_strategy, plan_devices
+from classify.launch.plan import DevicePlan, check_strategy, plan_devices
 
 # The default for English texts, and for any other.
 # Values of --teacher: the run's own model, and for the run of a teacher none.
@@ -36,7 +36,6 @@ _table = functools.partial(option, None, metavar="FILE", several=True, common=Tr
 _column = functools.partial(option, None, metavar="COLUMN")
 
 
-@accept_flag_names
 @dataclass(frozen=True)
 class ReadConfig:
     """How the tables are read, where their files do not say; every command that reads a table has these flags."""
@@ -55,7 +54,6 @@ class ReadConfig:
     )
 
 
-@accept_flag_names
 @dataclass(frozen=True)
 class DataConfig(ReadConfig):
     """The tables: files, columns, splits and tokenization length."""
@@ -169,7 +167,6 @@ class DataConfig(ReadConfig):
     )
 
 
-@accept_flag_names
 @dataclass(frozen=True)
 class ModelConfig:
     """The model to start from, and its head."""
@@ -299,22 +296,15 @@ class DeviceConfig:
     )
     ddp_timeout: int = option(600, "seconds a rank waits for the others", check=above(0))
 
-    def _setup_devices(
-        self, launch: Launch, hardware: Hardware | None = None, step_tokens: float | None = None
-    ) -> DevicePlan:
-        """The device, parallel mode and strategy of the process in the place `launch`: a pure decision.
+    def _setup_devices(self, launch: Launch, step_tokens: float | None = None) -> DevicePlan:
+        """The device, parallel mode and strategy of the process in the place `launch`.
 
-        Without `hardware` it is detected, which imports torch; see `plan_devices` for `step_tokens`. Named as in
+        The hardware is detected, which imports torch; see `plan_devices` for `step_tokens`. Named as in
         `transformers.TrainingArguments`, which also starts the process group here;
         `classify.distributed.group.start` does that.
         """
         return plan_devices(
-            launch,
-            hardware,
-            strategy=self.strategy,
-            backend=self.ddp_backend,
-            use_cpu=self.use_cpu,
-            step_tokens=step_tokens,
+            launch, strategy=self.strategy, backend=self.ddp_backend, use_cpu=self.use_cpu, step_tokens=step_tokens
         )
 
     def check_start(self, launch: Launch) -> None:
@@ -325,7 +315,6 @@ class DeviceConfig:
         check_strategy(launch, self.strategy, self.ddp_backend, self.use_cpu)
 
 
-@accept_flag_names
 @dataclass(frozen=True)
 class TrainingConfig(OutputConfig, DeviceConfig):
     """Training settings, like `TrainingArguments`. `batch_size` is the global batch size."""

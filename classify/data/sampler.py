@@ -20,17 +20,13 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.int64]
 
 
-@functools.lru_cache(maxsize=2)
 def epoch_order(rows: int, seed: int, epoch: int) -> Rows:
     """A random permutation of range(rows) for one epoch, the same on every machine and NumPy version.
 
     Only bit streams of NumPy's bit generators are guaranteed to stay as they are (NEP 19), not `permutation`; so
     the order is that of one 64-bit draw per row.
     """
-    draws = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(rows)
-    order = np.argsort(draws, kind="stable")
-    order.flags.writeable = False
-    return order
+    return np.argsort(np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(rows), kind="stable")
 
 
 def weighted_order(weights: npt.NDArray[np.float64], seed: int, epoch: int) -> Rows:
@@ -65,7 +61,7 @@ class BatchSampler:
     batch_size: int
     seed: int
     weights: npt.NDArray[np.float64] | None = field(default=None, compare=False)
-    _drawn: dict[int, Rows] = field(default_factory=dict, compare=False, repr=False)
+    _orders: dict[int, Rows] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -94,12 +90,12 @@ class BatchSampler:
 
     def _order(self, epoch: int) -> Rows:
         """The order of the rows of an epoch, computed once."""
-        if self.weights is None:
-            return epoch_order(self.num_rows, self.seed, epoch)
-        if epoch not in self._drawn:
-            self._drawn.clear()
-            self._drawn[epoch] = weighted_order(self.weights, self.seed, epoch)
-        return self._drawn[epoch]
+        if epoch not in self._orders:
+            plain, weights = functools.partial(epoch_order, self.num_rows), self.weights
+            draw = plain if weights is None else functools.partial(weighted_order, weights)
+            self._orders.clear()
+            self._orders[epoch] = draw(self.seed, epoch)
+        return self._orders[epoch]
 
 
 def token_cost(lengths: npt.NDArray[np.int64], hidden_size: int) -> npt.NDArray[np.float64]:

@@ -225,10 +225,6 @@ class Targets(ABC):
         """(labels,) the rows of each label."""
 
     @abstractmethod
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        """(rows,) whether each row has that label."""
-
-    @abstractmethod
     def summary(self, targets: Array) -> str:
         """Describe the targets of a table in a line."""
 

@@ -27,17 +27,14 @@ def fit_power_law(shares: npt.NDArray[np.float64], errors: npt.NDArray[np.float6
 
     `shares` (n,) of all rows are 1 for the run on all of them. Returns (a, b, c). Hestness et al., 2017, section 4.
     """
+    from scipy.optimize import nnls  # a tenth of a second
+
     weights = np.where(shares == 1, _WEIGHT, 1.0)
     root, best = np.sqrt(weights), (np.inf, 0.0, 0.0, 1.0)
     for c in _EXPONENTS.tolist():
         columns = np.column_stack([np.ones_like(shares), shares**-c])
-        a, b = np.linalg.lstsq(columns * root[:, None], errors * root, rcond=None)[0]
-        if b < 0:  # more rows do not make it worse
-            a, b = float(np.average(errors, weights=weights)), 0.0
-        elif a < 0:
-            a, b = 0.0, float((weights * errors * columns[:, 1]).sum() / (weights * columns[:, 1] ** 2).sum())
-        residual = float((weights * (columns @ (a, b) - errors) ** 2).sum())
-        if residual < best[0] - 1e-12:
+        (a, b), residual = nnls(columns * root[:, None], errors * root)
+        if residual < best[0] - 1e-9:
             best = (residual, float(a), float(b), c)
     return best[1:]
 

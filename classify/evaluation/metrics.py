@@ -124,29 +124,22 @@ class MajorityBaseline:
 
 def write_metrics(
     folder: Path,
-    task: str,
-    *,
-    validation: dict[str, Any] | None,
-    test: dict[str, Any] | None,
-    baseline: dict[str, Any] | None,
     majority: MajorityBaseline,
     unseen: tuple[Scores, Baseline | None, MajorityBaseline] | None,
-    calibration: dict[str, Any] | None,
-    **further: Any,
+    **entries: Any,
 ) -> None:
-    """Write metrics.json of a run or an evaluation.
+    """Write metrics.json of a run or an evaluation, with these `entries`.
 
     `unseen` are the scores of model and baselines on the rows whose text was not trained on, where these are some.
     """
     most_frequent = majority.as_json()
     if unseen is not None:
         scores, on_new, majority_on_new = unseen
-        (test or validation or {})["unseen"] = scores.as_json()
+        (entries["test"] or entries["eval"])["unseen"] = scores.as_json()
         most_frequent["unseen"] = majority_on_new.metrics
-        if baseline is not None and on_new is not None:
-            baseline["unseen"] = on_new.metrics
-    entry = {"task": task, "eval": validation, "test": test, "calibration": calibration, "baseline": baseline}
-    write_json(folder / "metrics.json", {**entry, "majority": most_frequent, **further})
+        if on_new is not None:
+            entries["baseline"]["unseen"] = on_new.metrics
+    write_json(folder / "metrics.json", {**entries, "majority": most_frequent})
 
 
 def display_name(name: str) -> str:

@@ -160,13 +160,13 @@ def evaluate(predictor: Predictor, labelled: LabelledTable, folder: Path) -> tup
             ScoredRows(labelled.hashes, targets, logits, predicted, None, trained).write(made)
             write_metrics(
                 made,
-                task.name,
-                validation=None,
+                task.scores.majority(targets, targets),
+                None if unseen is None else (unseen, None, task.scores.majority(targets, targets[~trained])),
+                task=task.name,
+                eval=None,
                 test=scores.as_json(),
-                baseline=None,
-                majority=task.scores.majority(targets, targets),
-                unseen=None if unseen is None else (unseen, None, task.scores.majority(targets, targets[~trained])),
                 calibration=None,
+                baseline=None,
                 model=os.path.abspath(predictor.folder),
                 trained_rows=int(trained.sum()),
                 texts=labelled.texts.as_settings(),

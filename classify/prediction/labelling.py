@@ -328,11 +328,9 @@ class Labelling:
         """A head from the labels of these rows and the anchors; None where they are of one class alone."""
         features, weights = self.features[rows], np.ones(len(rows), dtype=np.float32)
         if self._anchors is not None:
-            known = self._anchors.targets
-            if known.ndim > 1 and known.shape[1] < targets.shape[1]:
-                known = np.pad(known, ((0, 0), (0, targets.shape[1] - known.shape[1])))
             features = np.concatenate([features, self._anchors.features])
-            targets, weights = np.concatenate([targets, known]), np.concatenate([weights, self._anchors.weights])
+            targets = np.concatenate([targets, self._anchors.targets])
+            weights = np.concatenate([weights, self._anchors.weights])
         if len(np.unique(targets, axis=0)) < 2:
             return None
         if self._penalty is None or len(rows) > _CHOOSE_AGAIN * self._penalty[1]:

@@ -30,8 +30,6 @@ _TOKENS = 2048
 class JSONTokenizer:
     """A tokenizer.json as `classify.data.tokenize` calls a tokenizer of transformers."""
 
-    is_fast = True
-
     def __init__(self, folder: Path):
         """Load the files of a folder. Raises InputError for damaged ones."""
         from tokenizers import Tokenizer
@@ -71,12 +69,6 @@ class Alone:
 
     def sync_errors(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
-
-    def broadcast(self, value: Any) -> Any:
-        return value
-
-    def all_reduce_max(self, value: int) -> int:
-        return value
 
     def close(self, error: BaseException | None = None) -> None:
         self.closed = True

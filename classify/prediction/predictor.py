@@ -77,26 +77,19 @@ class Predictor(ABC):
         """
 
     def compute(
-        self, rows: int, take: Callable[[int, int], Iterable[Sequence[str]]], *, delayed: bool = False
+        self,
+        rows: int,
+        take: Callable[[int, int], Iterable[Sequence[str]]],
+        function: Callable[..., Outputs] | None = None,
+        *,
+        delayed: bool = False,
     ) -> Outputs:
-        """The `outputs` of many texts, computed block by block; the main process shows progress.
+        """The `outputs` of many texts, or another function of them, block by block; the main process shows progress.
 
         `take` gives the texts from one row up to another, or the first and the second texts. A `delayed` bar is for
         texts in memory: it appears only where they take long.
         """
-        nothing = np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)
-        return self.in_blocks(rows, take, self.outputs, delayed=delayed) if rows else nothing
-
-    def in_blocks(
-        self,
-        rows: int,
-        take: Callable[[int, int], Iterable[Sequence[str]]],
-        function: Callable[..., Outputs],
-        *,
-        delayed: bool = False,
-    ) -> Outputs:
-        """A function of texts, at least one, computed block by block; see `compute`."""
-        blocks = list[Outputs]()
+        function, blocks = function or self.outputs, list[Outputs]()
         # Rows of a table may go to standard output, so lines of progress do not.
         lines = None if delayed else sys.stderr
         with progress_bar(rows, 0, "row", enabled=self.world.is_main, delayed=delayed, lines=lines) as bar:
@@ -104,6 +97,8 @@ class Predictor(ABC):
                 end = min(rows, start + _BLOCK)
                 blocks.append(function(*take(start, end)))
                 bar.update(end - start)
+        if not blocks:
+            return np.zeros((0, len(self.labels) + (self.task.scope is not None)), dtype=np.float32)
         return np.concatenate(blocks)
 
     def table_outputs(self, table: Table, texts: TextColumns, rows: npt.NDArray[np.int64]) -> Outputs:

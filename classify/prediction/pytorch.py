@@ -60,7 +60,7 @@ class PyTorchPredictor(Predictor):
     def features(self, first: Sequence[str], second: Sequence[str] | None = None) -> Outputs:
         """Compute the output layer's inputs (len(first), width) of texts, or pairs, in blocks. A collective."""
         columns = [first] if second is None else [first, second]
-        return self.in_blocks(
+        return self.compute(
             len(first),
             lambda a, b: (column[a:b] for column in columns),
             lambda *block: self._compute(*block, features=True),

@@ -146,7 +146,8 @@ def per_class(result: Result) -> Mapping[str, Any] | None:
     for name, values in listed:
         number = number_of[name]
         target, predicted = (
-            result.task.targets.has_label(values, number) for values in (result.rows.targets, result.predicted)
+            values == number if values.ndim == 1 else values[:, number] > 0
+            for values in (result.rows.targets, result.predicted)
         )
         shares = {"recall": target, "precision": predicted}
         # A class without rows has no recall, and one that is never predicted no precision.

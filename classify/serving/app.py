@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import operator
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pydantic
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -23,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from classify.files import read_json
 from classify.prediction.explanations import WordAttribution, strongest
 from classify.prediction.predictor import Predictor
-from classify.serving import EXPECTED_TOKEN, JSON, check_token, refuse_foreign
+from classify.serving import is_loopback
 from classify.serving.batching import Batcher, QueueFullError
 from classify.tables.table import replace_surrogates
 from classify.tasks.base import Task
@@ -43,7 +44,31 @@ MOST_BYTES = 8 << 20
 MOST_WAITING_ROWS = 4_000
 # Seconds that a body may take to arrive.
 MOST_SECONDS = 60
+JSON = "application/json"
+# What is answered without the token: the pages, which ask for it, and what says that the server lives.
+_OPEN = ("/", "/health", "/ready", "/openapi.json")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+def refusal(request: Request, token: str | None) -> Response | None:
+    """The answer to a request that does not carry the `token`; without one, to what may be from another site.
+
+    The page of another site can send requests through a browser of this machine, but not under this machine's own
+    address, nor as JSON.
+    """
+    if token is not None:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # The bytes of a header, which starlette decodes as latin-1.
+        is_right = scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
+        if is_right or request.url.path in _OPEN:
+            return None
+        detail = "expected the header Authorization: Bearer TOKEN"
+        return JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
+    if not is_loopback(request.url.hostname or ""):
+        return JSONResponse({"detail": "without a token, the server answers to localhost alone"}, 403)
+    if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0].strip() != JSON:
+        return JSONResponse({"detail": f"expected the header Content-Type: {JSON}"}, 415)
+    return None
 
 
 def _check_text(text: Any) -> Any:
@@ -102,17 +127,8 @@ class Answer(pydantic.BaseModel):
     predictions: list[Prediction] | list[ColumnPredictions]
 
 
-def make_app(
-    predictor: Predictor,
-    token: str | None = None,
-    wait: float = 0.005,
-    on_start: Callable[[Batcher], object] = lambda batcher: None,
-) -> FastAPI:
-    """Make the application; with a `token` every request for predictions or metrics has to carry it.
-
-    Without one it answers only requests to this machine's own address, as JSON: a browser sends neither for a page
-    of another site. An idle server waits `wait` seconds for more texts. `on_start` is called when requests are taken.
-    """
+def make_app(predictor: Predictor, token: str | None = None, wait: float = 0.005) -> FastAPI:
+    """Make the application; see `refusal` for the `token`. An idle server waits `wait` seconds for more texts."""
     registry = CollectorRegistry()  # of its own: a process may make the application twice
     requests = Counter("classify_requests", "requests by status", ["status"], registry=registry)
     counted = Counter("classify_rows", "texts predicted", registry=registry)
@@ -131,7 +147,6 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(batcher.run())
-        on_start(batcher)
         yield
         task.cancel()
 
@@ -141,8 +156,7 @@ def make_app(
     async def count(request: Request, call: Any) -> Response:
         begin, status = time.perf_counter(), 500
         try:
-            refusal = None if token is not None else refuse_foreign(request)
-            response: Response = refusal if refusal is not None else await call(request)
+            response: Response = refusal(request, token) or await call(request)
             status = response.status_code
         finally:
             if request.url.path == "/predict":
@@ -154,15 +168,10 @@ def make_app(
     async def refuse(_: Request, error: Exception) -> Response:
         return JSONResponse({"detail": "too many texts wait; try again"}, 429, {"Retry-After": "1"})
 
-    def secure(request: Request) -> None:
-        if token is not None and check_token(request, token) is not None:
-            raise HTTPException(401, EXPECTED_TOKEN, {"WWW-Authenticate": "Bearer"})
-
-    secured = [Depends(secure)]
     kind: type[Texts | Pairs] = Pairs if predictor.texts.pair is not None else Texts
     schema = {"requestBody": {"required": True, "content": {JSON: {"schema": kind.model_json_schema()}}}}
 
-    @app.post("/predict", dependencies=secured, openapi_extra=schema, response_model=Answer)
+    @app.post("/predict", openapi_extra=schema, response_model=Answer)
     async def predict(request: Request) -> Response:
         """Predict texts."""
         body = await _read(request, kind)
@@ -175,7 +184,7 @@ def make_app(
 
         return Response(await run_in_threadpool(write), media_type=JSON)
 
-    @app.post("/explain", dependencies=secured, openapi_extra=schema)
+    @app.post("/explain", openapi_extra=schema)
     async def explain(request: Request) -> list[WordAttribution]:
         """List the words of the first text that raise or lower the logit of its predicted label most.
 
@@ -195,7 +204,7 @@ def make_app(
         """Answer while requests are taken: from when the model is loaded until the server ends."""
         return {"ready": True}
 
-    @app.get("/model", dependencies=secured)
+    @app.get("/model")
     async def model() -> dict[str, Any]:
         """Describe the model: task, labels, scores of its run, versions."""
         scores: dict[str, Any] = {"test": None, "eval": None}  # a folder may have been copied without them
@@ -211,7 +220,7 @@ def make_app(
             "versions": versions(),
         }
 
-    @app.get("/metrics", dependencies=secured, response_class=PlainTextResponse)
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """The counters, in Prometheus's format."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -48,7 +48,6 @@ class Batcher:
         self._came = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "predict")
         self.waiting_rows = 0
-        self.is_computing = False
 
     async def predict(self, texts: Sequence[Any]) -> Rows:
         """The probabilities of texts. Raises QueueFullError at once where too many rows wait."""
@@ -62,17 +61,9 @@ class Batcher:
     async def call(self, function: Callable[[], Result], rows: int = 0) -> Result:
         """Call a function that takes as long as `rows` between two batches, in their thread; raises as `predict`."""
         self._check_room(rows)
-
-        def work() -> Result:
-            self.is_computing = True
-            try:
-                return function()
-            finally:
-                self.is_computing = False
-
         self.waiting_rows += rows
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function)
         finally:
             self.waiting_rows -= rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -17,8 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from classify.errors import InputError
 from classify.prediction.labelling import AnsweredError, Features, Labelling, Question
-from classify.serving import check_token, refuse_foreign
-from classify.serving.app import MOST_TEXTS, POLICY
+from classify.serving.app import MOST_TEXTS, POLICY, refusal
 from classify.tables.table import replace_surrogates
 from classify.versions import __version__
 
@@ -52,30 +50,18 @@ class Tasks(pydantic.BaseModel):
 
 
 def make_label_app(
-    labelling: Labelling,
-    encode: Callable[[Sequence[str]], Features],
-    token: str | None = None,
-    on_start: Callable[[], object] = lambda: None,
+    labelling: Labelling, encode: Callable[[Sequence[str]], Features], token: str | None = None
 ) -> FastAPI:
-    """Make the application; `encode` computes the features of texts that Label Studio sends.
+    """Make the application; see `app.refusal` for the `token`.
 
-    With a `token` every request but the page's own has to carry it; without one only this machine is answered.
+    `encode` computes the features of texts that Label Studio sends.
     """
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> Any:
-        on_start()
-        yield
-
-    app = FastAPI(title="classify label", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="classify label", version=__version__, docs_url=None, redoc_url=None)
     tasks = set[asyncio.Task[None]]()
 
     @app.middleware("http")
     async def check(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        refusal = refuse_foreign(request) if token is None else None
-        if token is not None and request.url.path not in ("/", "/health"):
-            refusal = check_token(request, token)
-        return refusal or await call(request)
+        return refusal(request, token) or await call(request)
 
     @app.exception_handler(InputError)
     async def refuse(_: Request, error: Exception) -> Response:

@@ -78,12 +78,12 @@ class Loss(ABC):
 class Head(ABC):
     """How the outputs are trained: the loss of the steps, and the output layer that they start from.
 
-    `problem_type` is that of transformers in config.json; `fits` says what `fit` fits. A finished model's
-    outputs are the trained ones times `scale` plus `center`.
+    `problem_type` is that of transformers in config.json; `probe` is what messages call the model that `fit` fits. A
+    finished model's outputs are the trained ones times `scale` plus `center`.
     """
 
     problem_type: ClassVar[str | None]
-    fits: ClassVar[str]
+    probe: ClassVar[str]
     # Where there are few rows a class, `fit` after the epochs improves the head that they have trained.
     refits: ClassVar[bool] = False
 
@@ -91,11 +91,6 @@ class Head(ABC):
     center: float = 0.0
     scale: float = 1.0
     _read_weights: dict[str, Weights] = field(default_factory=dict, repr=False)
-
-    @property
-    def probe(self) -> str:
-        """What messages call the model that `fit` fits."""
-        return self.fits
 
     def check(self, config: TrainingConfig) -> None:
         """Raise InputError for settings that the task cannot be trained with; called once the labels are known."""

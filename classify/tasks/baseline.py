@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 import warnings
@@ -104,17 +105,10 @@ def lack_spaces(texts: Sequence[str]) -> bool:
     return 2 * len(_UNSPACED.findall("".join(letters))) > len(letters)
 
 
-def logistic_regression() -> Any:
-    return LogisticRegression(C=10)
-
-
-def naive_bayes() -> Any:
-    """One pass over the rows, for very many classes (Rennie et al., 2003, "Tackling the Poor Assumptions")."""
-    return ComplementNB()
-
-
-def ridge_regression(seed: int) -> Any:
-    return Ridge(alpha=1.0, solver="sag", random_state=seed)
+logistic_regression = functools.partial(LogisticRegression, C=10)
+ridge_regression = functools.partial(Ridge, alpha=1.0, solver="sag")
+# One pass over the rows, for very many classes (Rennie et al., 2003, "Tackling the Poor Assumptions").
+naive_bayes = ComplementNB
 
 
 class ThresholdedRegression:

@@ -66,11 +66,9 @@ class PredictionColumns:
     for_excel: bool = False
     tally: Counter[str] = field(default_factory=Counter, compare=False)
     name: str | None = None
-    parts: tuple[PredictionColumns, ...] = ()
 
     def __post_init__(self) -> None:
         if self.task.columns:
-            object.__setattr__(self, "parts", tuple(map(self._of_column, self.task.columns)))
             answers = [column.task.answers for column in self.task.columns]
             if self.top_k is not None and not any(one.has_labels for one in answers):
                 raise InputError("--top-k: the model predicts scores; leave the flag out.")
@@ -87,6 +85,10 @@ class PredictionColumns:
             )
         if self.min_confidence is not None and not self.task.answers.has_confidence:
             raise InputError("--min-confidence: predictions of this model have no single confidence; drop the flag.")
+
+    @functools.cached_property
+    def parts(self) -> tuple[PredictionColumns, ...]:
+        return tuple(map(self._of_column, self.task.columns))
 
     def _of_column(self, column: Column) -> PredictionColumns:
         """The same for one of several label columns, without what its answers do not have."""

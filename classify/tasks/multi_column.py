@@ -60,9 +60,6 @@ def pack(columns: Sequence[Column], of_columns: Sequence[Array]) -> npt.NDArray[
 class ColumnTargets(Targets):
     """The cells (rows, cells) of all columns, float32."""
 
-    per_label = True
-    dtype = np.float32
-
     columns: tuple[Column, ...] = ()
 
     def labelled(self, table: Table, column: str) -> npt.NDArray[np.bool_]:
@@ -120,12 +117,6 @@ class ColumnTargets(Targets):
         counts = [one.task.targets.label_counts(one.unpack(targets[one.rows(targets)])) for one in self.columns]
         return np.concatenate(counts)
 
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        one = next(column for column in self.columns if number < column.outputs.stop)
-        rows, has = one.rows(targets), np.zeros(len(targets), dtype=bool)
-        has[rows] = one.task.targets.has_label(one.unpack(targets[rows]), number - one.outputs.start)
-        return has
-
     def summary(self, targets: Array) -> str:
         parts = []
         for one in self.columns:
@@ -158,7 +149,7 @@ class ColumnHead(Head):
     """A slice of the output layer for each column. A row's loss is the mean over the columns that it has."""
 
     problem_type = None
-    fits = "a linear layer per column"
+    probe = "a linear layer per column"
 
     columns: tuple[Column, ...] = ()
 

@@ -118,9 +118,6 @@ class LabelSetTargets(Targets):
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
         return np.asarray(targets.sum(axis=0, dtype=np.int64))
 
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        return np.asarray(targets[:, number] > 0)
-
     def summary(self, targets: Array) -> str:
         counts, none = self.label_counts(targets), int((~targets.any(axis=1)).sum())
         return (
@@ -144,7 +141,7 @@ class LabelSetHead(Head):
     """An output per label, trained by binary cross-entropy."""
 
     problem_type = "multi_label_classification"
-    fits = "one logistic regression per label"
+    probe = "one logistic regression per label"
 
     def balance(self, targets: Array) -> Weights:
         """The weights of the rows that have each label, next to 1 for the others."""

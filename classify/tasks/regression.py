@@ -97,9 +97,6 @@ class NumberTargets(Targets):
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
         return np.array([len(targets)])
 
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        return np.ones(len(targets), dtype=bool)
-
     def summary(self, targets: Array) -> str:
         low, first, middle, third, high = np.quantile(targets, [0, 0.25, 0.5, 0.75, 1]).tolist()
         return f"scores: {low:g} to {high:g}, quartiles {first:g}, {middle:g}, {third:g}"
@@ -117,7 +114,7 @@ class NumberHead(Head):
     """One output, trained by the squared error of standardized targets: minus `center`, over `scale`."""
 
     problem_type = "regression"
-    fits = "ridge regression"
+    probe = "ridge regression"
 
     def check(self, config: TrainingConfig) -> None:
         super().check(config)
@@ -229,7 +226,7 @@ class NumberScores(Scores):
         return MajorityBaseline(f"{mean:.4g}", self.metrics(np.full(len(targets), mean), targets))
 
     def linear_model(self, targets: Array, seed: int) -> tuple[str, Any, int]:
-        return tasks.baseline.RIDGE, tasks.baseline.ridge_regression(seed), 1
+        return tasks.baseline.RIDGE, tasks.baseline.ridge_regression(random_state=seed), 1
 
 
 def make(

@@ -92,9 +92,6 @@ class ClassTargets(Targets):
     def label_counts(self, targets: Array) -> npt.NDArray[np.int64]:
         return np.bincount(most_probable(targets), minlength=len(self.labels))
 
-    def has_label(self, targets: Array, number: int) -> npt.NDArray[np.bool_]:
-        return np.asarray(targets == number)
-
     def summary(self, targets: Array) -> str:
         counts = self.label_counts(targets)
         ratio = counts.max() / max(1, counts.min())
@@ -118,11 +115,10 @@ class ClassHead(Head):
 
     problem_type = "single_label_classification"
     refits = True
-    fits = "logistic regression"
 
     @property
-    def probe(self) -> str:
-        return "linear discriminant" if len(self.labels) > tasks.heads.MOST_CLASSES else self.fits
+    def probe(self) -> str:  # type: ignore[override]
+        return "linear discriminant" if len(self.labels) > tasks.heads.MOST_CLASSES else "logistic regression"
 
     def balance(self, targets: Array) -> Weights:
         """Weights inversely proportional to the rows of a class, 1 on average over rows; 1 for a class without rows.

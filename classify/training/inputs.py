@@ -405,9 +405,9 @@ def _list_decisions(config: RunConfig, splits: Splits, model: ModelFolder, langu
     flags |= {id(split.table): "--unlabelled-data" for split in (splits.to_teach, *taught) if split is not None}
     return (
         *(
-            decided(name.replace("_", " "), str(values[name]), f"from {source.name}", shown_name(FIELDS[name][1]), True)
+            decided(name.replace("_", " "), str(values[name]), f"from {file}", shown_name(FIELDS[name][1]), True)
             for name, source in config.sources.items()
-            if source.kind == "earlier run"
+            if (file := source.removeprefix("earlier run ")) != source
         ),
         *(
             decided(
@@ -453,7 +453,7 @@ def _recipe(config: RunConfig, splits: Splits, width: int) -> tuple[Finding, ...
         words["num_train_epochs"] = f"{training.epochs:g} epochs"
     if training.contrastive_steps:
         words["contrastive_steps"] = f"{training.contrastive_steps} contrastive steps"
-    automatic = [name for name, source in config.sources.items() if source.kind == "recipe" and name in words]
+    automatic = [name for name, source in config.sources.items() if source == "recipe" and name in words]
     if not automatic:
         return ()
     why = f"{splits.num_learned:,} training rows, hidden size {width}"

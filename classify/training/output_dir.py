@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import filelock
 
@@ -21,7 +21,7 @@ from classify import training
 from classify.config.run_config import FIELDS, RunConfig
 from classify.config.stored_run import CHECKPOINTS, run_folder
 from classify.errors import DiskError, InputError, disk_refusal
-from classify.files import TEMPORARY, flush, make_folders, remove_temporaries, split_paths, why_not_writable
+from classify.files import TEMPORARY, flush, make_folders, read_json, remove_temporaries, split_paths, why_not_writable
 from classify.launch.launch import Launch
 from classify.tables.source import stem_of
 
@@ -48,6 +48,14 @@ class OutputDirPlan:
     checkpoint: Path | None = None
     overwrite: bool = False
     resume: bool = False
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """run.json of the run that is resumed; {} where there is none, or nobody can read it."""
+        with contextlib.suppress(OSError, ValueError):
+            recorded = read_json(self.folder / "run.json") if self.resume and self.folder is not None else {}
+            return recorded if isinstance(recorded, dict) else {}
+        return {}
 
 
 def plan_output_dir(config: RunConfig, launch: Launch) -> OutputDirPlan:

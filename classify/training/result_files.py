@@ -317,13 +317,13 @@ def _write_metrics(results: Results) -> None:
         test = validation
     metrics.write_metrics(
         results.context.output.folder,
-        results.task.name,
-        validation=validation,
+        results.majority,
+        results.unseen,
+        task=results.task.name,
+        eval=validation,
         test=test,
-        baseline=results.describe_baseline(),
-        majority=results.majority,
-        unseen=results.unseen,
         calibration=results.calibration,
+        baseline=results.describe_baseline(),
         train={
             "seconds": progress.seconds,
             "rows_per_second": progress.position / progress.seconds if progress.step else 0.0,

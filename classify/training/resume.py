@@ -5,7 +5,6 @@ Ranks may be on machines that do not share the main process's disk, so it finds 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from classify.config.fields import shown_name
 from classify.config.run_config import FIELDS, RunConfig, fields_that_affect
 from classify.data.sampler import BatchSampler
 from classify.errors import CheckpointError, InputError
-from classify.files import read_json
 from classify.training import checkpoint
 from classify.training.checkpoint import Checkpoint
 from classify.training.output_dir import Output
@@ -110,8 +108,7 @@ def is_finished(output: Output, config: RunConfig, saved: Checkpoint | None, bat
     """Find whether nothing is left to do in this folder; print that, or where training begins. A collective."""
     status = None
     if output.world.is_main:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            status = read_json(output.folder / "run.json")["status"]
+        status = output.plan.recorded.get("status")
     finished = output.world.broadcast(status) == "finished"
     if saved is None:
         text = (

@@ -80,7 +80,7 @@ def make_record(context: TrainingContext, learned: TokenizedSplit, batches: Batc
         "commands": [],
         "given": config.explicit_values(),
         "config": config.to_dict(),
-        "sources": {name: str(source) for name, source in config.sources.items()},
+        "sources": dict(config.sources),
         "data": {**start["data"], "fingerprint": splits.fingerprint},
         "label_sources": [asdict(verdict) for verdict in context.inputs.verdicts],
         "seed": config.training.seed,

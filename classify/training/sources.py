@@ -7,7 +7,6 @@ linear layer. Against a frozen encoder nearly every source would seem to help (b
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -22,7 +21,6 @@ from classify.distributed.world import World
 from classify.errors import list_some
 from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import ERRORS, NORMAL_QUANTILE, display_name, wilson_interval
-from classify.files import read_json
 from classify.findings import note
 from classify.training.contrastive import contrastive_warmup
 from classify.training.inputs import RunInputs, apply_recipe
@@ -67,13 +65,9 @@ def _untrained_labels(splits: Splits, known: set[str]) -> list[str]:
 
 def _judged_before(inputs: RunInputs) -> list[dict[str, Any]] | None:
     """The verdicts of the run that is resumed: on other devices they might differ. None for a new run."""
-    folder, names = inputs.output_dir.folder, {source.name for source in inputs.splits.sources if source.is_judged}
-    if folder is None or not inputs.output_dir.resume:
-        return None
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        verdicts: list[dict[str, Any]] = read_json(folder / "run.json")["label_sources"]
-        return verdicts if {verdict["name"] for verdict in verdicts} == names else None
-    return None
+    names = {source.name for source in inputs.splits.sources if source.is_judged}
+    verdicts: list[dict[str, Any]] = inputs.output_dir.recorded.get("label_sources", [])
+    return verdicts if {verdict["name"] for verdict in verdicts} == names else None
 
 
 class _Judge:

@@ -10,7 +10,6 @@ Training on a teacher's probabilities is distillation (Hinton et al., 2015), on 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from classify.config.run_config import RunConfig
 from classify.config.schema import NO_TEACHER, SELF_TEACHER
 from classify.data.splits import Source, Split, Splits
 from classify.errors import Interrupted
-from classify.files import atomic_path, read_json
+from classify.files import atomic_path
 from classify.launch.launch import Launch
 from classify.modeling.result_folder import is_result_folder
 from classify.prediction.predictor import load_predictor
@@ -49,7 +48,10 @@ def teach(inputs: RunInputs, launch: Launch, train: Callable[[RunConfig, str], P
     `train` gets the settings and the stem of the output folder's name. A collective.
     """
     config, splits, task = inputs.config, inputs.splits, inputs.task
-    teacher, to_teach = _trained_before(inputs) or config.data.teacher or SELF_TEACHER, splits.to_teach
+    to_teach = splits.to_teach
+    teacher = inputs.output_dir.recorded.get("config", {}).get("data", {}).get("teacher")  # of the run that is resumed
+    if teacher is None or not is_result_folder(teacher):
+        teacher = config.data.teacher or SELF_TEACHER
     assert to_teach is not None
     if teacher == SELF_TEACHER or not is_result_folder(teacher):
         what = "this run's own model" if teacher == SELF_TEACHER else teacher
@@ -104,17 +106,6 @@ def _identity(splits: Splits) -> dict[str, str]:
     digest.update(splits.train.hashes(splits.columns.text).tobytes())
     digest.update(b"" if splits.folds is None else splits.folds.tobytes())
     return {"identity": digest.hexdigest()}
-
-
-def _trained_before(inputs: RunInputs) -> str | None:
-    """The teacher of the run that is resumed, if there is one."""
-    folder = inputs.output_dir.folder
-    if folder is None or not inputs.output_dir.resume:
-        return None
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        teacher = read_json(folder / "run.json")["config"]["data"]["teacher"]
-        return teacher if teacher is not None and is_result_folder(teacher) else None
-    return None
 
 
 def _teacher_config(inputs: RunInputs, teacher: str) -> RunConfig:

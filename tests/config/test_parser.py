@@ -10,7 +10,6 @@ import yaml
 from classify.config.hf_arguments import NAMES
 from classify.config.parser import KEYS, parse_training, training_parser
 from classify.config.run_config import RunConfig
-from classify.config.schema import DataConfig, TrainingConfig
 from classify.errors import InputError
 from tests.support.processes import ROOT
 
@@ -256,12 +255,3 @@ def test_every_recipe_validates_and_is_headed_by_its_command(path: Path) -> None
     words[words.index("--config") + 1] = str(path)
     parse(*words).validate()
     assert set(yaml.safe_load(text)) <= set(KEYS) | {key.replace("_", "-") for key in KEYS}
-
-
-def test_settings_take_the_names_of_flags() -> None:
-    assert TrainingConfig(epochs=1, cpu=True) == TrainingConfig(num_train_epochs=1, use_cpu=True)  # type: ignore[call-arg]
-    assert DataConfig(train_file="a.csv") == DataConfig(data="a.csv")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="num_train_epochs is given twice"):
-        TrainingConfig(epochs=1, num_train_epochs=2)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="epoch"):
-        TrainingConfig(epoch=1)  # type: ignore[call-arg]
