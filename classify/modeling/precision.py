@@ -157,15 +157,20 @@ def _precision_for_level(opt_level: str, name: str, accelerator: Accelerator) ->
     return Precision(full, HALF[short], why, accelerator.kind, int(opt_level[1]))
 
 
-def agree_on_precision(precision: Precision, world: World, before: str | None) -> Precision:
+def agree_on_precision(precision: Precision, world: World, before: str | None, width: int | None = None) -> Precision:
     """The precision of this device, or the one that all ranks share where a default differs. A collective.
 
-    A resumed run keeps `before`, in which it began, where each rank's device has it; of CPUs
-    `set_precision_and_packing` decides.
+    A CPU with bf16 instructions trains packed texts in bf16; `width` is the hidden size of a model that is packed. A
+    resumed run keeps `before`, in which it began: on any CPU, and on GPUs where each rank's has it.
     """
     accelerator = accelerator_of(precision.device_type)
     if accelerator.is_host:
-        return precision
+        if not precision.automatic:
+            return precision
+        if before in ("bf16", "fp32"):
+            return cpu_default(before, "as in the resumed run")
+        is_slow = width is None or world.all_reduce_any(not has_bf16_instructions())
+        return precision if is_slow or width is None else choose_cpu_precision(width)
     some_lack_it = world.all_reduce_any(accelerator.has_bf16() is False)
     if not precision.automatic:
         return precision

@@ -35,14 +35,7 @@ from classify.launch import describe
 from classify.modeling.classifier import Classifier, choose_packing
 from classify.modeling.coverage import check_coverage
 from classify.modeling.load import checkpoint_activations, freeze, freeze_unused, load_pretrained, load_tokenizer
-from classify.modeling.precision import (
-    Precision,
-    agree_on_precision,
-    choose_cpu_precision,
-    choose_precision,
-    cpu_default,
-    has_bf16_instructions,
-)
+from classify.modeling.precision import agree_on_precision, choose_precision
 from classify.tables.table import Table
 from classify.tasks.base import Task
 from classify.training import resume
@@ -280,8 +273,10 @@ def place_model(
     precision = choose_precision(training.precision, world.device, training.opt_level)
     kind = find_strategy(world)
     placing, unused = kind.place(classifier, world), []
-    precision = agree_on_precision(precision, world, before)
-    packing_reason = set_precision_and_packing(inputs, classifier, world, precision, before)
+    packing_reason = choose_packing(classifier, world, inputs.config.model.packing)
+    precision = agree_on_precision(precision, world, before, classifier.hidden_size if classifier.packed else None)
+    classifier.set_precision(precision)
+    set_products((precision.products, precision.products))
     check_outputs(classifier, data.of(train), inputs.config.model.name, world)
     if kind.buckets_gradients:  # it waits for the gradient of each parameter in each step
         unused = freeze_unused(classifier, data.of(train).tokens, int(train.rows[0]))
@@ -363,28 +358,6 @@ def load_for_training(inputs: RunInputs, data: TokenizedData, device: torch.devi
     if config.training.gradient_checkpointing:
         checkpoint_activations(classifier.model)
     return classifier
-
-
-def set_precision_and_packing(
-    inputs: RunInputs, classifier: Classifier, world: World, precision: Precision, before: str | None
-) -> str:
-    """Set the precision, decide whether to pack, and return the reason for that. A collective.
-
-    The model is on its device. Without a requested precision, a CPU with bf16 instructions trains packed texts in bf16.
-    A resumed run keeps `before`, the precision it began in, on any CPU.
-    """
-    automatic = precision.automatic and world.accelerator.is_host
-    padded, packed = precision, precision
-    if automatic and before in ("bf16", "fp32"):
-        padded = packed = cpu_default(before, "as in the resumed run")
-    elif automatic and not world.all_reduce_any(not has_bf16_instructions()):  # all processes compute alike
-        packed = choose_cpu_precision(classifier.hidden_size)
-    classifier.set_precision(packed)
-    set_products((packed.products, packed.products))
-    packing = choose_packing(classifier, world, inputs.config.model.packing)
-    if not classifier.packed:
-        classifier.set_precision(padded)
-    return packing
 
 
 def _explain_no_graphs(strategy: Strategy, step_tokens: float) -> str:
