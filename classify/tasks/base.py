@@ -55,23 +55,34 @@ Layer = tuple[Array, Array]
 
 
 class Loss(ABC):
-    """The training loss, as sums: the rows of a step are spread over ranks and micro-batches."""
+    """The training loss of each row. A step's loss is the sum over its rows, divided by the sum of their weights.
 
-    padding: ClassVar[float]  # the target of padding rows, which the loss ignores
+    Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
+    """
+
+    padding: ClassVar[float]  # the target of padding rows
 
     @abstractmethod
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The weighted sum of the losses of n rows; logits (n, outputs), weights (n,)."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss (n,) of each row times its weight; 0 for padding rows. Logits (n, outputs)."""
+
+    def weights(self, targets: Array) -> npt.NDArray[np.float32]:
+        """The weight (n,) of each row by its label: by default 1."""
+        return np.ones(len(targets), dtype=np.float32)
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
         """What the logits of n rows, none of them padding, should come to."""
         return targets
 
+    def loss_sum(
+        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        losses = self.losses(logits, targets)
+        return losses.sum() if row_weights is None else losses @ row_weights
+
     def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
-        """The sum of the row weights, by which a step's loss is divided: by default each row weighs 1."""
-        return float(len(targets) if row_weights is None else row_weights.sum())
+        weights = self.weights(targets)
+        return float(weights.sum() if row_weights is None else weights @ row_weights)
 
 
 @dataclass(frozen=True, eq=False)

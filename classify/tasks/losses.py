@@ -1,4 +1,4 @@
-"""The training losses of the tasks. A loss is a sum: the rows of a step are spread over ranks and micro-batches."""
+"""The training losses of the tasks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -40,9 +41,6 @@ class CrossEntropy(Loss):
 
     With a `gamma` above 0 each row's loss is multiplied by (1 - p) ** gamma, p the probability of its label: Lin et
     al., 2017, "Focal Loss for Dense Object Detection", equation 4.
-
-    The loss of a batch is the weighted mean: the sum over rows of weight times loss, divided by the sum of weights.
-    Both sums are over all ranks and micro-batches of a step, so the mean does not depend on how a batch is sharded.
     """
 
     padding: ClassVar[float] = -100  # torch's cross-entropy ignores it
@@ -51,25 +49,18 @@ class CrossEntropy(Loss):
     class_weights: Weights = None
     gamma: float = 0.0
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The weighted sum of the losses; logits (n, classes), class indices (n,)."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of logits (n, classes) and class indices (n,)."""
         logits, smoothing = logits.float(), self.label_smoothing
         weights = _send(self.class_weights, logits.device)
-        if not self.gamma and row_weights is None:
-            return functional.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum")
         losses = functional.cross_entropy(logits, targets, weight=weights, label_smoothing=smoothing, reduction="none")
         if self.gamma:
             right = logits.softmax(dim=1).gather(1, targets.clamp(min=0)[:, None])[:, 0]
             losses = losses * (1 - right) ** self.gamma
-        return losses.sum() if row_weights is None else losses @ row_weights
+        return losses
 
-    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
-        if self.class_weights is None:
-            return super().weight_sum(targets, row_weights)
-        weights = self.class_weights[targets]
-        return float(weights.sum() if row_weights is None else weights @ row_weights)
+    def weights(self, targets: Array) -> npt.NDArray[np.float32]:
+        return super().weights(targets) if self.class_weights is None else self.class_weights[targets]
 
 
 @dataclass(frozen=True)
@@ -78,10 +69,8 @@ class SoftCrossEntropy(CrossEntropy):
 
     padding: ClassVar[float] = 0.0
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The weighted sum of the losses; logits and targets (n, classes)."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of logits and targets (n, classes)."""
         logs, weights = logits.float().log_softmax(dim=1), _send(self.class_weights, logits.device)
         if self.label_smoothing:
             spread = targets.sum(dim=1, keepdim=True) / targets.shape[1]
@@ -90,12 +79,10 @@ class SoftCrossEntropy(CrossEntropy):
             targets = targets * weights
         if self.gamma:
             targets = targets * (1 - logs.exp()) ** self.gamma
-        losses = -(targets * logs).sum(dim=1)
-        return losses.sum() if row_weights is None else losses @ row_weights
+        return -(targets * logs).sum(dim=1)
 
-    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
-        weights = targets.sum(axis=1) if self.class_weights is None else targets @ self.class_weights
-        return float(weights.sum() if row_weights is None else weights @ row_weights)
+    def weights(self, targets: Array) -> npt.NDArray[np.float32]:
+        return np.asarray(targets.sum(axis=1) if self.class_weights is None else targets @ self.class_weights)
 
 
 @dataclass(frozen=True)
@@ -112,10 +99,8 @@ class BinaryCrossEntropy(Loss):
     positive_weights: Weights = None
     gamma: float = 0.0
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The sum over rows; logits and targets (n, labels)."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of logits and targets (n, labels)."""
         counted, present = targets[:, :1] != self.padding, self.aims(targets)
         losses = functional.binary_cross_entropy_with_logits(
             logits.float(),
@@ -125,9 +110,7 @@ class BinaryCrossEntropy(Loss):
         )
         if self.gamma:
             losses = losses * (logits.float().sigmoid() - present).abs() ** self.gamma
-        if row_weights is not None:
-            losses = losses * row_weights[:, None]
-        return (losses * counted).sum() / logits.shape[1]
+        return (losses * counted).sum(dim=1) / logits.shape[1]
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
         return targets.clamp(max=1).float()
@@ -142,14 +125,11 @@ class SquaredError(Loss):
     center: float
     scale: float
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The sum over rows; logits (n, 1), targets (n,), NaN for padding rows."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of logits (n, 1) and targets (n,), NaN for padding rows."""
         counted = ~targets.isnan()
         # Before the square: the gradient of one that is NaN would be NaN, even times 0.
-        errors = (logits[:, 0].float() - self.aims(targets.where(counted, self.center))) ** 2 * counted
-        return (errors if row_weights is None else errors * row_weights).sum()
+        return (logits[:, 0].float() - self.aims(targets.where(counted, self.center))) ** 2 * counted
 
     def aims(self, targets: torch.Tensor) -> torch.Tensor:
         return (targets - self.center) / self.scale
@@ -162,34 +142,29 @@ class ColumnLoss(Loss):
     padding: ClassVar[float] = MISSING  # as of a row whose columns are all empty
 
     columns: tuple[Column, ...]
-    losses: tuple[Loss, ...]
+    of_columns: tuple[Loss, ...]
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The weighted sum of the losses; logits (n, outputs), targets (n, cells).
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of logits (n, outputs) and targets (n, cells).
 
         No row is selected, since compilers for accelerators want shapes that stay: a loss ignores its padding.
         """
         present = [targets[:, column.cells.start] != MISSING for column in self.columns]
-        shares = 1 / torch.stack(present).sum(dim=0).clamp(min=1)
-        shares = shares if row_weights is None else shares * row_weights
-        total = logits.new_zeros((), dtype=torch.float32)
-        for column, loss, has_label in zip(self.columns, self.losses, present, strict=True):
+        total = logits.new_zeros(len(logits), dtype=torch.float32)
+        for column, loss, has_label in zip(self.columns, self.of_columns, present, strict=True):
             cells = targets[:, column.cells].where(has_label[:, None], loss.padding)
             own = cells.to(torch.from_numpy(np.empty(0, column.task.targets.dtype)).dtype)
             own = own if column.task.targets.per_label else own[:, 0]
-            total = total + loss.loss_sum(logits[:, column.outputs], own, shares)
-        return total
+            total = total + loss.losses(logits[:, column.outputs], own)
+        return total / torch.stack(present).sum(dim=0).clamp(min=1)
 
-    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
-        rows = [column.rows(targets) for column in self.columns]
-        counts = np.bincount(np.concatenate(rows), minlength=len(targets))
-        shares = ((1 if row_weights is None else row_weights) / np.maximum(counts, 1)).astype(np.float32)
-        parts = zip(self.columns, self.losses, rows, strict=True)
-        return math.fsum(
-            loss.weight_sum(column.unpack(targets[places]), shares[places]) for column, loss, places in parts
-        )
+    def weights(self, targets: Array) -> npt.NDArray[np.float32]:
+        weights, counts = np.zeros(len(targets), dtype=np.float32), np.zeros(len(targets), dtype=np.float32)
+        for column, loss in zip(self.columns, self.of_columns, strict=True):
+            rows = column.rows(targets)
+            weights[rows] += loss.weights(column.unpack(targets[rows]))
+            counts[rows] += 1
+        return (weights / np.maximum(counts, 1)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -200,22 +175,18 @@ class MarginalCrossEntropy(SoftCrossEntropy):
     Padding rows have none. A row weighs as its classes do on average.
     """
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The weighted sum of the losses; logits and targets (n, classes)."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of logits and targets (n, classes)."""
         logs, total = logits.float().log_softmax(dim=1), targets.sum(dim=1)
         together = logs.masked_fill(targets <= 0, -_FAR).logsumexp(dim=1)
         likely = torch.where(total > _SURELY_SEVERAL, together, (targets * logs).sum(dim=1))
         losses = -(1 - self.label_smoothing) * likely - self.label_smoothing * logs.mean(dim=1)
         if self.gamma:
             losses = losses * (1 - likely.exp()) ** self.gamma
-        losses = losses * (total > 0) * self._weigh(targets)
-        return losses.sum() if row_weights is None else losses @ row_weights
+        return losses * (total > 0) * self._weigh(targets)
 
-    def weight_sum(self, targets: Array, row_weights: Weights = None) -> float:
-        weights = self._weigh(torch.from_numpy(targets)).numpy() * (targets > 0).any(axis=1)
-        return float(weights.sum() if row_weights is None else weights @ row_weights)
+    def weights(self, targets: Array) -> npt.NDArray[np.float32]:
+        return self._weigh(torch.from_numpy(targets)).numpy() * (targets > 0).any(axis=1)
 
     def _weigh(self, targets: torch.Tensor) -> torch.Tensor:
         weights = _send(self.class_weights, targets.device)

@@ -135,10 +135,8 @@ class GivenLoss(Loss):
         self._function, self._own = function, own
         self.padding = own.padding  # type: ignore[misc]
 
-    def loss_sum(
-        self, logits: torch.Tensor, targets: torch.Tensor, row_weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The sum over rows that are no padding. Raises TypeError where the function returns no loss a row."""
+    def losses(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Those of the function, 0 for padding rows. Raises TypeError where it returns no loss a row."""
         absent = targets.isnan() if math.isnan(self.padding) else targets == self.padding
         rows = absent.reshape(len(targets), -1).all(dim=1)
         losses = self._function(logits.float(), self._own.aims(targets.masked_fill(absent, 0)))
@@ -150,8 +148,7 @@ class GivenLoss(Loss):
                 f"targets {tuple(targets.shape)}. Got shape {tuple(losses.shape)} instead; reduction='none' keeps rows "
                 "apart."
             )
-        losses = losses.masked_fill(rows, 0.0)
-        return losses.sum() if row_weights is None else losses @ row_weights
+        return losses.masked_fill(rows, 0.0)
 
 
 def _name(part: Any) -> str:

@@ -293,7 +293,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
         stop_at(4, patched)
         with pytest.raises(Interrupted):
             train(make_config(model_folder, table, tmp_path / "cut", **settings))
-    resumed = train(make_config(model_folder, table, tmp_path / "cut", resume=True, **settings))
+    resumed = train(make_config(model_folder, table, tmp_path / "cut", resume_from_checkpoint=True, **settings))
     first, second = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
