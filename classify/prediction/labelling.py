@@ -23,7 +23,7 @@ from classify.prediction.labels_file import Answer, LabelsFile, key_of
 from classify.prediction.suggest import RANDOM, UNCERTAIN, drop_near_copies
 from classify.tables.table import normalize_text
 from classify.tasks import single_label
-from classify.tasks.base import JOIN, Task
+from classify.tasks.base import JOIN, FitRows, Task
 
 # What is written for a text that belongs to none of the classes; --out-of-scope-label trains with it. Where texts have
 # sets of labels, it is an empty one.
@@ -333,9 +333,10 @@ class Labelling:
             weights = np.concatenate([weights, self._anchors.weights])
         if len(np.unique(targets, axis=0)) < 2:
             return None
+        fitted = FitRows(features, targets, None, weights)
         if self._penalty is None or len(rows) > _CHOOSE_AGAIN * self._penalty[1]:
-            self._penalty = task.head.choose_penalty(features, targets, None, weights), len(rows)
-        return task.head.fit(features, targets, self._penalty[0], None, weights)
+            self._penalty = task.head.choose_penalty(fitted), len(rows)
+        return task.head.fit(fitted, self._penalty[0])
 
     def _score(
         self, task: Task, rows: npt.NDArray[np.int64], targets: npt.NDArray[Any], seen: list[int]

@@ -31,7 +31,7 @@ from classify.prediction.pytorch import PyTorchPredictor
 from classify.tables.roles import TextColumns
 from classify.tables.table import EMPTY, Table
 from classify.tasks import single_label
-from classify.tasks.base import Task
+from classify.tasks.base import FitRows, Task
 from classify.tasks.label_columns import label_texts
 
 LABEL_COLUMN = "label"
@@ -171,7 +171,7 @@ def self_train(
     for _ in range(_ROUNDS):
         rows, targets = _choose(scores, count)
         learned = np.concatenate([features[rows], of_names])
-        weight, bias = task.head.fit(learned, np.concatenate([targets, class_of]), penalty)
+        weight, bias = task.head.fit(FitRows(learned, np.concatenate([targets, class_of])), penalty)
         scores = np.log(task.answers.probabilities(features @ weight.T + bias).clip(min=1e-9))
     return weight, bias, float((scores.argmax(axis=1) != first).mean())
 

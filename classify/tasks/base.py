@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,27 @@ class Loss(ABC):
         return float(weights.sum() if row_weights is None else weights @ row_weights)
 
 
+class FitRows(NamedTuple):
+    """The rows that an output layer is fitted on: features (rows, width), and targets (rows, ...).
+
+    Weights of each output's label (outputs,) and of each row (rows,) multiply; None where all weigh 1.
+    """
+
+    features: Array
+    targets: Array
+    class_weights: Weights = None
+    weights: Weights = None
+
+    def take(self, places: Array) -> FitRows:
+        weights = None if self.weights is None else self.weights[places]
+        return FitRows(self.features[places], self.targets[places], self.class_weights, weights)
+
+    def standardize(self) -> tuple[FitRows, Array, Array]:
+        """The rows with features of mean 0 and deviation 1, and the mean and deviation (width,) that these had."""
+        standard, mean, scale = tasks.heads.standardize(self.features)
+        return self._replace(features=standard), mean, scale
+
+
 @dataclass(frozen=True, eq=False)
 class Head(ABC):
     """How the outputs are trained: the loss of the steps, and the output layer that they start from.
@@ -133,38 +154,27 @@ class Head(ABC):
         Cross-validation on such features would choose too little. `is_final`: no epochs follow.
         """
 
-    def choose_penalty(
-        self, features: Array, targets: Array, class_weights: Weights = None, row_weights: Weights = None
-    ) -> Penalty:
-        """The regularization that cross-validation chooses for an output layer on features (rows, width)."""
-        return self.choose_standard(tasks.heads.standardize(features)[0], targets, class_weights, row_weights)
+    def choose_penalty(self, rows: FitRows) -> Penalty:
+        """The regularization that cross-validation chooses for an output layer."""
+        return self.choose_standard(rows.standardize()[0])
 
-    @abstractmethod
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
-        """`choose_penalty` on features of mean 0 and deviation 1."""
-
-    def fit(
-        self,
-        features: Array,
-        targets: Array,
-        penalty: Penalty = None,
-        class_weights: Weights = None,
-        row_weights: Weights = None,
-    ) -> Layer:
-        """Fit an output layer on features (rows, width); the default penalty is that of `choose_penalty`.
+    def fit(self, rows: FitRows, penalty: Penalty = None) -> Layer:
+        """Fit an output layer; the default penalty is that of `choose_penalty`.
 
         It is called before the epochs, and for each fold of a run without epochs.
         """
-        standard, mean, scale = tasks.heads.standardize(features)
-        weight, bias = self.fit_standard(standard, targets, penalty, class_weights, row_weights)
+        standard, mean, scale = rows.standardize()
+        weight, bias = self.fit_standard(standard, penalty)
         weight = weight / scale
         return weight.astype(np.float32), (bias - weight @ mean).astype(np.float32)
 
-    @abstractmethod
-    def fit_standard(
-        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
-    ) -> Layer:
+    def choose_standard(self, rows: FitRows) -> float:
+        """`choose_penalty` on features of mean 0 and deviation 1."""
+        raise NotImplementedError
+
+    def fit_standard(self, rows: FitRows, penalty: float | None) -> Layer:
         """`fit` on features of mean 0 and deviation 1."""
+        raise NotImplementedError
 
     def standardize(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         """Convert the layer of an earlier run, in place, to the units of training; for --head keep."""

@@ -28,7 +28,7 @@ from classify.findings import Finding, decided
 from classify.tables.labels import ClassNames
 from classify.tables.source import Question, QuestionError
 from classify.tables.table import Table
-from classify.tasks.base import Layer, Loss, Task, Weights
+from classify.tasks.base import FitRows, Layer, Loss, Task, Weights
 from classify.tasks.single_label import ClassAnswers, ClassHead, ClassScores, ClassTargets
 
 NAME = "hierarchy"
@@ -195,12 +195,9 @@ class PathHead(ClassHead):
     def balance(self, targets: Array) -> Weights:
         return super().balance(targets if targets.ndim == 1 else targets[~_are_sets(targets)])
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
+    def choose_standard(self, rows: FitRows) -> float:
         """On the rows of leaves alone."""
-        if targets.ndim > 1 and (is_inner := _are_sets(targets)).any():
-            standard, targets = standard[~is_inner], targets[~is_inner]
-            row_weights = None if row_weights is None else row_weights[~is_inner]
-        return super().choose_standard(standard, targets, class_weights, row_weights)
+        return super().choose_standard(rows if rows.targets.ndim == 1 else rows.take(~_are_sets(rows.targets)))
 
     def loss(self, config: TrainingConfig, targets: Array) -> Loss:
         if targets.ndim == 1:
@@ -209,20 +206,17 @@ class PathHead(ClassHead):
         weights = self.class_weights(config, targets)
         return tasks.losses.MarginalCrossEntropy(config.label_smoothing_factor, weights, gamma)
 
-    def fit_standard(
-        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
-    ) -> Layer:
+    def fit_standard(self, rows: FitRows, penalty: float | None) -> Layer:
         """Fit the rows of leaves, then all: a row of an inner node is one of each of its leaves, in shares."""
-        is_inner = np.zeros(len(targets), dtype=bool) if targets.ndim == 1 else _are_sets(targets)
+        is_inner = np.zeros(len(rows.targets), dtype=bool) if rows.targets.ndim == 1 else _are_sets(rows.targets)
         if not is_inner.any() or is_inner.all():
-            return super().fit_standard(standard, targets, penalty, class_weights, row_weights)
-        of_leaves, shares = targets[~is_inner], targets.astype(np.float32)
-        weights = None if row_weights is None else row_weights[~is_inner]
-        layer = super().fit_standard(standard[~is_inner], of_leaves, penalty, class_weights, weights)
+            return super().fit_standard(rows, penalty)
+        inner, shares = rows.take(is_inner), rows.targets.astype(np.float32)
+        layer = super().fit_standard(rows.take(~is_inner), penalty)
         for _ in range(_ROUNDS):
-            likely = evaluation.metrics.softmax(standard[is_inner] @ layer[0].T + layer[1]) * targets[is_inner]
+            likely = evaluation.metrics.softmax(inner.features @ layer[0].T + layer[1]) * inner.targets
             shares[is_inner] = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1e-9)
-            layer = super().fit_standard(standard, shares, penalty, class_weights, row_weights)
+            layer = super().fit_standard(rows._replace(targets=shares), penalty)
         return layer
 
 

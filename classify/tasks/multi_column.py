@@ -31,6 +31,7 @@ from classify.tasks.base import (
     NONE,
     Answers,
     Column,
+    FitRows,
     Head,
     Layer,
     Loss,
@@ -179,52 +180,32 @@ class ColumnHead(Head):
     def trained_penalty(self, *, is_final: bool) -> Penalty:
         return [one.task.head.trained_penalty(is_final=is_final) for one in self.columns]
 
-    def choose_penalty(
-        self, features: Array, targets: Array, class_weights: Weights = None, row_weights: Weights = None
-    ) -> Penalty:
-        return [
-            one.task.head.choose_penalty(features[rows], own, weights, of_rows)
-            for one, rows, own, weights, of_rows in self._each(targets, class_weights, row_weights)
-        ]
+    def choose_penalty(self, rows: FitRows) -> Penalty:
+        return [one.task.head.choose_penalty(own) for one, own in self._each(rows)]
 
-    def fit(
-        self,
-        features: Array,
-        targets: Array,
-        penalty: Penalty = None,
-        class_weights: Weights = None,
-        row_weights: Weights = None,
-    ) -> Layer:
-        """Fit each column's slice on the rows that have the column; its penalty is the one at its place."""
+    def fit(self, rows: FitRows, penalty: Penalty = None) -> Layer:
+        """Fit each column's slice on the rows that have the column; its penalty is the one at its place.
+
+        Features are standardized on these rows.
+        """
         penalties = [None] * len(self.columns) if penalty is None else penalty
-        parts = zip(self._each(targets, class_weights, row_weights), penalties, strict=True)
         layers = [
-            one.task.head.fit(features[rows], own, strength, weights, of_rows)
-            if len(rows)
-            else _zero_layer(one, features)  # without the rows of a fold a column may be empty
-            for (one, rows, own, weights, of_rows), strength in parts
+            one.task.head.fit(own, strength)
+            if len(own.targets)
+            else _zero_layer(one, rows.features)  # without the rows of a fold a column may be empty
+            for (one, own), strength in zip(self._each(rows), penalties, strict=True)
         ]
         return np.concatenate([weight for weight, _ in layers]), np.concatenate([bias for _, bias in layers])
 
     def _own(self, column: Column, targets: Array) -> Array:
         return column.unpack(targets[column.rows(targets)])
 
-    def _each(
-        self, targets: Array, class_weights: Weights, row_weights: Weights
-    ) -> Iterator[tuple[Column, Array, Array, Weights, Weights]]:
-        """Yield each column, its rows, and their targets, the weights of its labels, and those of the rows."""
+    def _each(self, rows: FitRows) -> Iterator[tuple[Column, FitRows]]:
+        """Yield each column, and the rows that have it, with its targets and the weights of its labels."""
         for one in self.columns:
-            rows = one.rows(targets)
-            weights = None if class_weights is None else class_weights[one.outputs]
-            yield one, rows, one.unpack(targets[rows]), weights, None if row_weights is None else row_weights[rows]
-
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
-        raise NotImplementedError  # each column chooses, in `choose_penalty`
-
-    def fit_standard(
-        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
-    ) -> Layer:
-        raise NotImplementedError  # features are standardized on the rows of each column, in `fit`
+            own, weights = rows.take(one.rows(rows.targets)), rows.class_weights
+            weights = None if weights is None else weights[one.outputs]
+            yield one, own._replace(targets=one.unpack(own.targets), class_weights=weights)
 
     def standardize(self, weight: Any, bias: Any) -> None:
         for one in self.columns:

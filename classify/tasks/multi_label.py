@@ -42,7 +42,7 @@ from classify.tables.labels import (
     value_counts,
 )
 from classify.tables.table import Table
-from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Task, Weights, format_value
+from classify.tasks.base import EXACT, JOIN, Answers, FitRows, Head, Layer, Loss, Scores, Task, Weights, format_value
 from classify.tasks.label_columns import add_soft_labels, check_empty_labels, find_class_names
 
 NAME = "multi_label"
@@ -155,41 +155,39 @@ class LabelSetHead(Head):
     def trained_penalty(self, *, is_final: bool) -> float:
         return tasks.heads.TRAINED_ENCODER_C
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
+    def choose_standard(self, rows: FitRows) -> float:
         """The mean C, of its logarithm, of the most balanced labels."""
-        targets = likely_labels(targets)
+        targets = likely_labels(rows.targets)
         counts = targets.sum(axis=0, dtype=np.int64)
         balance = np.minimum(counts, len(targets) - counts)
         options = []
         for number in np.argsort(-balance)[:_CHOOSING_LABELS].tolist():
             if balance[number]:
-                rows = _weigh_rows(targets, number, class_weights, row_weights)
-                options.append(tasks.heads.choose_c(standard, targets[:, number].astype(np.int64), rows))
+                weights = _weigh_rows(targets, number, rows.class_weights, rows.weights)
+                options.append(tasks.heads.choose_c(rows.features, targets[:, number].astype(np.int64), weights))
         return float(np.exp(np.mean(np.log(options)))) if options else 1.0
 
-    def fit_standard(
-        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
-    ) -> Layer:
+    def fit_standard(self, rows: FitRows, penalty: float | None) -> Layer:
         """Fit one logistic regression per label, all with one C; a label of no row, or of all, gets zero weights.
 
         A row with a probability is one with the label and one without, weighted by it.
         """
-        c = self.choose_standard(standard, targets, class_weights, row_weights) if penalty is None else penalty
-        shares, places = None, np.arange(len(targets))
+        c = self.choose_standard(rows) if penalty is None else penalty
+        shares, targets, places = None, rows.targets, np.arange(len(rows.targets))
         if targets.dtype != np.uint8:
             shares, places = np.concatenate([targets, 1 - targets]), np.tile(places, 2)
             targets = np.concatenate([np.ones_like(targets, np.uint8), np.zeros_like(targets, np.uint8)])
-            standard, row_weights = standard[places], None if row_weights is None else row_weights[places]
+            rows = rows.take(places)
         counts = (targets if shares is None else targets * shares).sum(axis=0, dtype=np.float64)
         total, outputs = len(np.unique(places)), len(self.labels)
-        weight, bias = np.zeros((outputs, standard.shape[1])), np.zeros(outputs)
+        weight, bias = np.zeros((outputs, rows.features.shape[1])), np.zeros(outputs)
         for number in range(outputs):
             if 0 < counts[number] < total:
                 share = None if shares is None else shares[:, number]
-                rows = _weigh_rows(targets, number, class_weights, row_weights, share)
-                if rows is not None and shares is not None:
-                    rows = np.asarray(rows / 2, dtype=np.float32)  # of two that stand for one
-                solver = tasks.heads.fit_logistic(standard, targets[:, number], c, rows)
+                weights = _weigh_rows(targets, number, rows.class_weights, rows.weights, share)
+                if weights is not None and shares is not None:
+                    weights = np.asarray(weights / 2, dtype=np.float32)  # of two that stand for one
+                solver = tasks.heads.fit_logistic(rows.features, targets[:, number], c, weights)
                 weight[number], bias[number] = solver.coef_[0], solver.intercept_[0]
             else:  # half a row of the other kind
                 chance = (counts[number] + 0.5) / (total + 1)

@@ -29,7 +29,7 @@ from classify.findings import Finding, decided
 from classify.tables.labels import MIN_ROWS, no_such_label
 from classify.tables.profile import parse_number
 from classify.tables.table import Table
-from classify.tasks.base import EXACT, Answers, Head, Layer, Loss, Scores, Task, Weights
+from classify.tasks.base import EXACT, Answers, FitRows, Head, Layer, Loss, Scores, Task
 from classify.tasks.label_columns import check_empty_labels
 
 NAME = "regression"
@@ -137,15 +137,16 @@ class NumberHead(Head):
     def trained_penalty(self, *, is_final: bool) -> float:
         return _TRAINED_ENCODER_ALPHA
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
-        return float(tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, None, row_weights).alpha_)
+    def choose_standard(self, rows: FitRows) -> float:
+        return float(self._fit_ridge(rows, None).alpha_)
 
-    def fit_standard(
-        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
-    ) -> Layer:
+    def fit_standard(self, rows: FitRows, penalty: float | None) -> Layer:
         """Fit a ridge regression, whose alpha is the penalty; there are no classes to weight."""
-        solver = tasks.heads.fit_ridge(standard, (targets - self.center) / self.scale, penalty, row_weights)
+        solver = self._fit_ridge(rows, penalty)
         return np.atleast_2d(solver.coef_), np.atleast_1d(solver.intercept_)
+
+    def _fit_ridge(self, rows: FitRows, alpha: float | None) -> Any:
+        return tasks.heads.fit_ridge(rows.features, (rows.targets - self.center) / self.scale, alpha, rows.weights)
 
     def rescale(self, logits: Array, targets: Array, *, calibrate: bool) -> tuple[Array, Array] | None:
         return np.array([self.scale], dtype=np.float32), np.array([self.center], dtype=np.float32)

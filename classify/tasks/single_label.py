@@ -30,7 +30,7 @@ from classify.tables.labels import ClassNames, find_labels, find_odd_row, list_c
 from classify.tables.profile import parse_number
 from classify.tables.source import QuestionError
 from classify.tables.table import Table
-from classify.tasks.base import EXACT, JOIN, Answers, Head, Layer, Loss, Scores, Task, Weights
+from classify.tasks.base import EXACT, JOIN, Answers, FitRows, Head, Layer, Loss, Scores, Task, Weights
 from classify.tasks.label_columns import add_soft_labels, check_empty_labels, find_class_names, kept_labels
 
 NAME = "single_label"
@@ -141,34 +141,31 @@ class ClassHead(Head):
             return heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_CLASSES)
         return min(heads.C_VALUES[-1], heads.TRAINED_ENCODER_C * max(1.0, len(self.labels) / _FEW_FINAL_CLASSES) ** 2)
 
-    def choose_standard(self, standard: Array, targets: Array, class_weights: Weights, row_weights: Weights) -> float:
-        numbers = most_probable(targets)
+    def choose_standard(self, rows: FitRows) -> float:
+        numbers = most_probable(rows.targets)
         if len(self.labels) > tasks.heads.MOST_CLASSES:
             return tasks.heads.TRAINED_ENCODER_C  # a discriminant has none to choose
-        weights = tasks.heads.average_one(_weights_of(class_weights, numbers), row_weights)
-        return tasks.heads.choose_c(standard, numbers, weights)
+        weights = tasks.heads.average_one(_weights_of(rows.class_weights, numbers), rows.weights)
+        return tasks.heads.choose_c(rows.features, numbers, weights)
 
-    def fit_standard(
-        self, standard: Array, targets: Array, penalty: float | None, class_weights: Weights, row_weights: Weights
-    ) -> Layer:
+    def fit_standard(self, rows: FitRows, penalty: float | None) -> Layer:
         """Fit a multinomial logistic regression; the penalty is its C. Of very many classes, a linear discriminant.
 
         Two classes have one direction w: it becomes -w/2 and +w/2, whose softmax is the same sigmoid. A class without a
         row (all its rows are in the validation split) gets zero weights and the smallest bias minus 1. A row of soft
         targets is a row of each class that it may have, weighted by its probability.
         """
-        if penalty is None and len(np.unique(most_probable(targets))) > 1:
-            penalty = self.choose_standard(standard, targets, class_weights, row_weights)
-        weight, bias = np.zeros((len(self.labels), standard.shape[1])), np.zeros(len(self.labels))
-        numbers, shares, total = targets, None, len(targets)
-        if targets.ndim > 1:
-            rows, numbers = np.nonzero(targets > _SMALLEST_SHARE)
-            shares, standard = targets[rows, numbers], standard[rows]
-            row_weights = None if row_weights is None else row_weights[rows]
-        present = np.unique(numbers)
+        if penalty is None and len(np.unique(most_probable(rows.targets))) > 1:
+            penalty = self.choose_standard(rows)
+        weight, bias = np.zeros((len(self.labels), rows.features.shape[1])), np.zeros(len(self.labels))
+        numbers, shares, total = rows.targets, None, len(rows.targets)
+        if rows.targets.ndim > 1:
+            places, numbers = np.nonzero(rows.targets > _SMALLEST_SHARE)
+            shares, rows = rows.targets[places, numbers], rows.take(places)
+        present, standard = np.unique(numbers), rows.features
         weights = None
         if len(present) > 1:
-            weights = tasks.heads.average_one(_weights_of(class_weights, numbers), row_weights, shares)
+            weights = tasks.heads.average_one(_weights_of(rows.class_weights, numbers), rows.weights, shares)
             if shares is not None and weights is not None:  # those of a row stand for one
                 weights = weights * (total / len(numbers))
         if len(self.labels) > tasks.heads.MOST_CLASSES:

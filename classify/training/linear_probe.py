@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from classify.data.tokenize import TokenizedSplit
 from classify.evaluation.inference import compute_logits
 from classify.modeling.kept_features import KeptFeatures
 from classify.tasks import heads
-from classify.tasks.base import Task, Weights
+from classify.tasks.base import FitRows, Task, Weights
 from classify.training.strategies.base import Strategy
 
 # Rows to learn from. More rows improve the probe, but not the fine-tuned model, and each costs
@@ -81,12 +80,12 @@ def init_head_from_probe(
         return None
     computed, fitted = features, None
     if world.is_main:
-        learned_rows, class_weights = data.take(selected), _class_weights(strategy, data, task, kept)
+        class_weights = _class_weights(strategy, data, task, kept)
         penalty = task.head.trained_penalty(is_final=is_final) if encoder_trained else None
-        features, targets, row_weights = _join(features, learned_rows, task, kept)
+        rows = _join(features, data.take(selected), class_weights, task, kept)
         if kept is not None:
-            penalty = _choose_penalty(features, targets, class_weights, row_weights, task)
-        weight, bias = task.head.fit(features, targets, penalty, class_weights, row_weights)
+            penalty = _choose_penalty(rows, task)
+        weight, bias = task.head.fit(rows, penalty)
         fitted = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
     fitted = world.broadcast_tensors(fitted)
     strategy.weights.set_output_layer(fitted["weight"], fitted["bias"])
@@ -119,15 +118,13 @@ def refit_head(
     if world.is_main:
         class_weights = _class_weights(strategy, data, task, kept)
         penalty = task.head.trained_penalty(is_final=False)
-        joined, joined_targets, row_weights = _join(features, data, task, kept)
-        weight, bias = task.head.fit(joined, joined_targets, penalty, class_weights, row_weights)
+        weight, bias = task.head.fit(_join(features, data, class_weights, task, kept), penalty)
         logits = held_features @ weight.T + bias
         if learns_held_out:
             targets = task.targets.in_form_of(held_out.targets, data.targets)
             everyone = data.join(dataclasses.replace(held_out, targets=targets))
             features = np.concatenate([features, held_features])
-            joined, joined_targets, row_weights = _join(features, everyone, task, kept)
-            weight, bias = task.head.fit(joined, joined_targets, penalty, class_weights, row_weights)
+            weight, bias = task.head.fit(_join(features, everyone, class_weights, task, kept), penalty)
         named = {"weight": weight, "bias": bias, "logits": logits}
         fitted = {name: torch.from_numpy(value) for name, value in named.items()}
     fitted = world.broadcast_tensors(fitted)
@@ -150,13 +147,12 @@ def probe_folds(
     outputs = np.zeros((len(folds), classifier.output_layer.out_features), dtype=np.float32)
     if world.is_main:
         class_weights = _class_weights(strategy, data, task, kept)
-        everyone, targets, row_weights = _join(features, data, task, kept)
-        choose = task.head.choose_penalty if kept is None else functools.partial(_choose_penalty, task=task)
-        penalty = choose(everyone, targets, class_weights, row_weights)
+        everyone = _join(features, data, class_weights, task, kept)
+        penalty = task.head.choose_penalty(everyone) if kept is None else _choose_penalty(everyone, task)
         for number in range(int(folds.max()) + 1):
             learned, held_out = np.flatnonzero(number_of != number), np.flatnonzero(folds == number)
-            rows, targets, row_weights = _join(features[learned], data.take(learned), task, kept)
-            weight, bias = task.head.fit(rows, targets, penalty, class_weights, row_weights)
+            rows = _join(features[learned], data.take(learned), class_weights, task, kept)
+            weight, bias = task.head.fit(rows, penalty)
             outputs[held_out] = features[held_out] @ weight.T + bias
     shared = world.broadcast_tensors({"outputs": torch.from_numpy(outputs)} if world.is_main else None)
     return shared["outputs"].cpu().numpy()
@@ -169,39 +165,36 @@ def _class_weights(strategy: Strategy, data: TokenizedSplit, task: Task, kept: K
     return task.head.class_weights(strategy.config, data.targets)
 
 
-def _choose_penalty(
-    features: npt.NDArray[np.float32],
-    targets: npt.NDArray[Any],
-    class_weights: Weights,
-    row_weights: Weights,
-    task: Task,
-) -> float:
+def _choose_penalty(rows: FitRows, task: Task) -> float:
     """The penalty of cross-validation, but no stronger than that of an encoder that was trained on as many classes.
 
     Some classes are those that it was trained on, and the log loss of the others is high: among many classes
     cross-validation would choose too strong a penalty (banking77 in seven steps: 0.857 for 0.871).
     """
-    chosen = task.head.choose_penalty(features, targets, class_weights, row_weights)
-    return max(chosen, task.head.trained_penalty(is_final=True))
+    return max(task.head.choose_penalty(rows), task.head.trained_penalty(is_final=True))
 
 
 def _join(
-    features: npt.NDArray[np.float32], data: TokenizedSplit, task: Task, kept: KeptFeatures | None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], npt.NDArray[np.float32] | None]:
-    """Features, targets and weights of rows, and of those `kept`; then all classes weigh the same.
+    features: npt.NDArray[np.float32],
+    data: TokenizedSplit,
+    class_weights: Weights,
+    task: Task,
+    kept: KeptFeatures | None,
+) -> FitRows:
+    """Rows with their features, and those `kept`; then all classes weigh the same.
 
     A new class has as many rows as its table, the others as many as were kept of them; neither says how frequent each
     is. Balanced weights gain 1 to 3 points where these numbers differ.
     """
     if kept is None:
-        return features, data.targets, data.weights
+        return FitRows(features, data.targets, class_weights, data.weights)
     targets = np.concatenate([data.targets, task.targets.in_form_of(kept.targets, data.targets)])
     by_class = task.head.balance(targets)
     assert by_class is not None
     weights = by_class[task.targets.stratify_by(targets)]
     if data.weights is not None:
         weights[: len(data.weights)] *= data.weights
-    return np.concatenate([features, kept.features.astype(np.float32)]), targets, weights
+    return FitRows(np.concatenate([features, kept.features.astype(np.float32)]), targets, class_weights, weights)
 
 
 def row_limit(classes: int, *, is_final: bool) -> int:

@@ -22,6 +22,7 @@ from classify.errors import list_some
 from classify.evaluation.inference import compute_logits
 from classify.evaluation.metrics import ERRORS, NORMAL_QUANTILE, display_name, wilson_interval
 from classify.findings import note
+from classify.tasks.base import FitRows
 from classify.training.contrastive import contrastive_warmup
 from classify.training.inputs import RunInputs, apply_recipe
 from classify.training.setup import load_for_training, place_model, tokenize_tables
@@ -158,10 +159,10 @@ class _Judge:
             rows = self.data.join([self._without(fold), *taken], self.task.targets)
             learned, held_out = (slice(None), slice(None)) if fold is None else (self.folds != fold, self.folds == fold)
             features = np.concatenate([train[learned], *(of_sources[number] for number in numbers)])
-            class_weights = head.class_weights(config, rows.targets)
+            fitted = FitRows(features, rows.targets, head.class_weights(config, rows.targets), rows.weights)
             if penalty is None:  # of the first fold for all: logits differ in scale by it
-                penalty = head.choose_penalty(features, rows.targets, class_weights, rows.weights)
-            weight, bias = head.fit(features, rows.targets, penalty, class_weights, rows.weights)
+                penalty = head.choose_penalty(fitted)
+            weight, bias = head.fit(fitted, penalty)
             probabilities[held_out] = self.task.answers.probabilities(scored[held_out] @ weight.T + bias)
         return self.task.scores.row_scores(self.task.answers.decide(probabilities), self.scored.targets)
 

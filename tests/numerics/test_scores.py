@@ -18,6 +18,7 @@ from classify.config.schema import TrainingConfig
 from classify.evaluation import metrics
 from classify.evaluation.bootstrap import macro_f1_interval
 from classify.tasks import baseline, heads, multi_label, single_label
+from classify.tasks.base import FitRows
 from classify.tasks.heads import TRAINED_ENCODER_C
 from classify.tasks.losses import CrossEntropy, loss_by_chance
 from classify.training.optimizer import learning_rate_factor
@@ -88,7 +89,7 @@ def test_the_folded_probe_has_the_regressions_probabilities(classes: int) -> Non
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, 300)
     features = (draw.normal(size=(300, 8)) * draw.uniform(0.01, 20, 8) + 5 + labels[:, None]).astype(np.float32)
-    weight, bias = single_label.make("abcde"[:classes]).head.fit(features, labels)
+    weight, bias = single_label.make("abcde"[:classes]).head.fit(FitRows(features, labels))
     assert weight.shape == (classes, 8)
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     standard = ((features - mean) / scale).astype(np.float32)
@@ -106,14 +107,15 @@ def test_the_probe_weights_the_rows_of_each_class() -> None:
     features = (draw.normal(size=(200, 6)) + 0.7 * np.eye(6)[labels]).astype(np.float32)
     task, config = single_label.make(["a", "b", "c"]), TrainingConfig(class_weights="balanced")
     weights = task.head.class_weights(config, labels)
-    weight, bias = task.head.fit(features, labels, task.head.trained_penalty(is_final=True), class_weights=weights)
+    weight, bias = task.head.fit(FitRows(features, labels, weights), task.head.trained_penalty(is_final=True))
     mean, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64) + 1e-6
     own = LogisticRegression(C=TRAINED_ENCODER_C, class_weight="balanced", tol=1e-6, max_iter=500)
     own.fit((features - mean) / scale, labels)
     got = metrics.softmax(features.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(got, own.predict_proba((features - mean) / scale), atol=2e-3)
     plain = np.add(
-        features @ (fit := task.head.fit(features, labels, task.head.trained_penalty(is_final=True)))[0].T, fit[1]
+        features @ (fit := task.head.fit(FitRows(features, labels), task.head.trained_penalty(is_final=True)))[0].T,
+        fit[1],
     )
     assert (plain.argmax(axis=1) == 2).sum() < (got.argmax(axis=1) == 2).sum()
 
@@ -128,7 +130,7 @@ def test_the_rarer_of_two_classes_that_are_alike_is_predicted() -> None:
     task = single_label.make([str(number) for number in range(8)])
     recalls = []
     for penalty in (TRAINED_ENCODER_C, task.head.trained_penalty(is_final=True)):
-        weight, bias = task.head.fit(features, labels, penalty)
+        weight, bias = task.head.fit(FitRows(features, labels), penalty)
         recalls.append(((features @ weight.T + bias).argmax(axis=1) == labels)[labels == 1].mean())
     assert recalls[0] < 0.1 < 0.4 < recalls[1], recalls
 
@@ -142,9 +144,7 @@ def test_the_probe_of_several_labels_weights_the_rows_with_a_label(value: float)
     plain, weighted = (
         np.add(
             features
-            @ (fit := task.head.fit(features, targets, task.head.trained_penalty(is_final=True), class_weights=given))[
-                0
-            ].T,
+            @ (fit := task.head.fit(FitRows(features, targets, given), task.head.trained_penalty(is_final=True)))[0].T,
             fit[1],
         )
         for given in (None, np.array([value, 1.0], dtype=np.float32))
@@ -236,7 +236,7 @@ def test_only_classes_of_the_training_part_are_predicted(present: list[int]) -> 
     draw = np.random.default_rng(0)
     labels = draw.choice(present, 100)
     features = (draw.normal(size=(100, 4)) + labels[:, None]).astype(np.float32)
-    weight, bias = single_label.make("abc").head.fit(features, labels)
+    weight, bias = single_label.make("abc").head.fit(FitRows(features, labels))
     assert set((features @ weight.T + bias).argmax(axis=1)) == set(present)
 
 

@@ -17,6 +17,7 @@ import classify.training.run as run
 from classify.cli import main
 from classify.errors import InputError, Interrupted
 from classify.evaluation.scored_rows import ScoredRows
+from classify.tasks.base import FitRows
 from classify.tasks.registry import trained_task
 from classify.training import folds as folds_module, linear_probe
 from tests.support import tiny
@@ -89,10 +90,10 @@ def test_folds_of_a_probe_share_features_and_penalty(
     rows, scored = predictions(out), ScoredRows.read(out)
     folds = np.array([int(row["fold"]) for row in rows])
     fitter, features = trained_task(str(out)).head, computed[0]
-    penalty = fitter.choose_penalty(features, scored.targets)
+    penalty = fitter.choose_penalty(FitRows(features, scored.targets))
     for fold in (1, 2, 3):
         learned, held_out = folds != fold, folds == fold
-        weight, bias = fitter.fit(features[learned], scored.targets[learned], penalty=penalty)
+        weight, bias = fitter.fit(FitRows(features[learned], scored.targets[learned]), penalty)
         np.testing.assert_allclose(scored.logits[held_out], features[held_out] @ weight.T + bias, atol=2e-3)
 
 

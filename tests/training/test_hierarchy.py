@@ -18,6 +18,7 @@ from classify.report.result import Result
 from classify.tables.labels import ClassNames
 from classify.tables.source import Question, QuestionError
 from classify.tasks import hierarchy, single_label
+from classify.tasks.base import FitRows
 from classify.tasks.hierarchy import Tree, find_sign
 from classify.tasks.losses import CrossEntropy, MarginalCrossEntropy
 from classify.training.inputs import check
@@ -134,7 +135,7 @@ def test_the_head_gives_rows_of_inner_nodes_to_likely_leaves() -> None:
     aims = np.eye(4, dtype=np.float32)[classes]
     aims[(classes == 1) & (draw.random(120) < 0.6)] = [0, 1, 1, 0]
     task = make_task()
-    weight, bias = task.head.fit(features, aims, 0.1)
+    weight, bias = task.head.fit(FitRows(features, aims), 0.1)
     assert ((features @ weight.T + bias).argmax(axis=1) == classes).mean() > 0.95
 
 

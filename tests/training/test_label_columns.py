@@ -19,7 +19,7 @@ from classify.evaluation.scored_rows import ScoredRows
 from classify.report.result import Result
 from classify.tables.source import QuestionError
 from classify.tasks import multi_column, multi_label, regression, single_label
-from classify.tasks.base import MISSING, Column, Task
+from classify.tasks.base import MISSING, Column, FitRows, Task
 from classify.training.inputs import check
 from classify.training.run import train
 from tests.support.runs import make_config, read_json, stop_at
@@ -143,14 +143,15 @@ def test_a_column_is_fitted_scored_and_decided_as_if_it_were_alone() -> None:
     cells = join(task, targets, MISSED)
     draw = np.random.default_rng(2)
     features, logits = (draw.normal(size=(24, size)).astype(np.float32) for size in (6, len(task.labels)))
-    penalty = task.head.choose_penalty(features, cells)
-    weight, bias = task.head.fit(features, cells, penalty)
+    penalty = task.head.choose_penalty(FitRows(features, cells))
+    weight, bias = task.head.fit(FitRows(features, cells), penalty)
     scores = task.scores.score(logits, cells, 0)
     predicted = task.answers.decide(task.answers.probabilities(logits))
     similarity, shared = np.zeros((24, 24)), np.zeros((24, 24))
     for column, rows in each(task, cells):
         part, own = parts[column.name], targets[column.name][rows]
-        one = part.head.fit(features[rows], own, part.head.choose_penalty(features[rows], own))
+        fitted = FitRows(features[rows], own)
+        one = part.head.fit(fitted, part.head.choose_penalty(fitted))
         np.testing.assert_allclose(weight[column.outputs], one[0], rtol=1e-6)
         np.testing.assert_allclose(bias[column.outputs], one[1], rtol=1e-6)
         assert scores.columns[column.name].values == part.scores.score(logits[rows, column.outputs], own, 0).values
@@ -414,7 +415,7 @@ def test_a_fold_may_lack_a_column() -> None:
     task, _, targets = make_task()
     cells = join(task, targets, {"topic": list(range(24))})
     features = np.random.default_rng(2).normal(size=(24, 6)).astype(np.float32)
-    weight, bias = task.head.fit(features, cells, task.head.trained_penalty(is_final=True))
+    weight, bias = task.head.fit(FitRows(features, cells), task.head.trained_penalty(is_final=True))
     assert not weight[task.columns[0].outputs].any()
     assert np.isfinite(weight).all()
     assert np.isfinite(bias).all()

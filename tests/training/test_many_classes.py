@@ -9,6 +9,7 @@ import pytest
 
 from classify.cli import main
 from classify.tasks import heads, single_label
+from classify.tasks.base import FitRows
 from classify.tasks.columns import PredictionColumns
 from classify.training.linear_probe import row_limit
 from tests.support import tiny
@@ -23,7 +24,7 @@ def test_a_discriminant_finds_the_classes() -> None:
     numbers = np.repeat(np.arange(CLASSES), 4)
     features = (middles[numbers] + 0.4 * draw.normal(size=(len(numbers), 64))).astype(np.float32)
     head = single_label.make([f"c{number}" for number in range(CLASSES)]).head
-    weight, bias = head.fit(features, numbers)
+    weight, bias = head.fit(FitRows(features, numbers))
     new = middles + 0.4 * draw.normal(size=middles.shape)
     assert ((new @ weight.T + bias).argmax(axis=1) == np.arange(CLASSES)).mean() > 0.95
 

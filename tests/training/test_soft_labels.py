@@ -16,7 +16,7 @@ from classify.data.reading import read_tables
 from classify.data.split_table import split_table
 from classify.errors import InputError, Interrupted
 from classify.tasks import multi_label, regression, single_label
-from classify.tasks.base import Task
+from classify.tasks.base import FitRows, Task
 from classify.tasks.losses import CrossEntropy, SoftCrossEntropy
 from classify.tasks.registry import recognize
 from classify.training.parts import GivenLoss
@@ -256,8 +256,8 @@ def test_a_head_fits_a_row_of_weight_2_as_two_rows(task: Task, targets: np.ndarr
     rows = np.repeat(np.arange(60), weights.astype(int))
     # Weights are 1 on average, so that the penalty has the same meaning; a ridge has it per row.
     scale = 1.0 if task.name == "regression" else 60 / 80
-    weighted = task.head.fit_standard(features, targets, 0.1, None, weights.astype(np.float32))
-    repeated = task.head.fit_standard(features[rows], targets[rows], 0.1 * scale, None, None)
+    weighted = task.head.fit_standard(FitRows(features, targets, None, weights.astype(np.float32)), 0.1)
+    repeated = task.head.fit_standard(FitRows(features[rows], targets[rows]), 0.1 * scale)
     np.testing.assert_allclose(weighted[0], repeated[0], atol=2e-3)
     np.testing.assert_allclose(weighted[1], repeated[1], atol=2e-3)
 
