@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -106,12 +107,27 @@ def test_as_a_backend_of_label_studio(server: Server) -> None:
     assert (status, "expected <Choices" in answer["detail"]) == (422, True)
 
 
-def test_beyond_this_machine_a_token_is_needed(folder: Path, words: list[str]) -> None:
-    (folder / "token").write_text("secret\n")
-    with start_server(*words, "--token-file", "token", folder=folder) as running:
-        assert running.ask("GET", "/")[0] == 200
-        assert running.ask("POST", "/next?tab=one", {})[0] == 401
-        assert running.ask("POST", "/next?tab=one", {}, Authorization="Bearer secret")[0] == 200
+def test_the_page_asks_for_the_token() -> None:
+    from classify.serving.label_app import make_label_app
+
+    app, nothing = make_label_app(cast(Any, None), cast(Any, None), token="secret"), {"type": "http.request"}
+
+    def ask(method: str, path: str) -> int:
+        answers, scope = (
+            list[Any](),
+            {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""},
+        )
+
+        async def receive() -> Any:
+            return nothing
+
+        async def send(message: Any) -> None:
+            answers.append(message)
+
+        asyncio.run(app(scope, receive, send))
+        return int(answers[0]["status"])
+
+    assert [ask("GET", "/"), ask("GET", "/health"), ask("POST", "/next")] == [200, 200, 401]
 
 
 def test_a_run_goes_on_with_its_classes(folder: Path, model_folder: Path) -> None:

@@ -20,6 +20,7 @@ from classify.evaluation.scored_rows import ScoredRows
 from classify.tasks.base import FitRows
 from classify.tasks.registry import trained_task
 from classify.training import folds as folds_module, linear_probe
+from classify.training.inputs import check
 from tests.support import tiny
 from tests.support.runs import make_config, read_json
 from tests.support.tasks import CASES
@@ -201,8 +202,8 @@ def test_few_rows_are_cross_validated_by_themselves(
         assert fault in capsys.readouterr().err
     own = tmp_path / "own.csv"
     own.write_text("text,label,fold\n" + "".join(f"{text},{label},1\n" for text, label in tiny.table_rows(60)))
-    assert main([*alike.replace(str(more), str(own)).split()]) == 0
-    assert "in the predictions, column 'fold' is named 'fold_input'" in capsys.readouterr().out
+    findings = check(make_config(model_folder, own, tmp_path / "no", split_like=str(out), **settings)).findings
+    assert any("in the predictions, column 'fold' is named 'fold_input'" in one.text for one in findings)
 
 
 def test_given_test_rows_are_tested_and_no_more_is_taken_from_the_table(
