@@ -72,6 +72,7 @@ def _compare_table(options: Options, program: str) -> int:
     compared = "{:,} rows of the run, {:,} new".format(*drift.rows)
     rest = f"; {drift.left_out:,} {left}" if drift.left_out else ""
     unlike = [f"unlike the run's: {text[:EXCERPT]!r}" for text in drift.unlike if changed]
-    lines = [*align_columns(rows), f"{words} by more than chance ({compared}{rest})", *unlike]
+    notes = [f"note: {finding.sentence}" for finding in table.findings]
+    lines = [*align_columns(rows), f"{words} by more than chance ({compared}{rest})", *unlike, *notes]
     print(escape_controls("\n".join(lines)))
     return 0

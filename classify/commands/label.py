@@ -19,6 +19,7 @@ from classify.config.schema import ReadConfig
 from classify.console import allow_progress
 from classify.errors import InputError, escape_controls
 from classify.files import why_not_writable
+from classify.findings import Finding
 from classify.launch.launch import Launch
 from classify.launch.plan import plan_devices
 from classify.modeling.kept_features import KeptFeatures, choose_rows
@@ -103,7 +104,7 @@ def run(arguments: Sequence[str], program: str) -> int:
                     table, texts, list(names or ()) or [""], world, reading.given, options.model
                 )
             labelling = _prepare(predictor, table, texts, names, options)
-            print(escape_controls("\n".join(_describe(labelling, options))), flush=True)
+            print(escape_controls("\n".join(_describe(labelling, options, table.findings))), flush=True)
 
             from classify.serving.label_app import make_label_app
 
@@ -118,11 +119,12 @@ def run(arguments: Sequence[str], program: str) -> int:
     return 0
 
 
-def _describe(labelling: Labelling, options: Options) -> list[str]:
+def _describe(labelling: Labelling, options: Options, findings: Sequence[Finding]) -> list[str]:
     known = f"{len(labelling.file.answers):,} labels in it" if labelling.file.answers else "new"
     return [
         f"texts: {len(labelling.rows):,} different ones of {options.data}",
         f"labels: {options.out} ({known}; --out)",
+        *(f"note: {finding.sentence}" for finding in findings),
     ]
 
 

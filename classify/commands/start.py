@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], program: str) -> int:
         f"{folder / OUT}: {count} rows to label, {_RANDOM} of them at random: these alone give an honest score",
         f"next:   fill in {LABEL_COLUMN!r}, of the random rows at least, then "
         f"{shlex.join(['classify', 'evaluate', '--model', str(folder), '--data', str(folder / OUT)])}",
-        *(f"note: {text}" for text in started.notes),
+        *(f"note: {text}" for text in (*(finding.sentence for finding in table.findings), *started.notes)),
     ]
     print(escape_controls("\n".join(lines)))
     return 0

@@ -48,6 +48,7 @@ class Assignment:
 
 
 def assign(tables: InputTables, labelled: Rows, stratify_by: Rows, seed: int, folds: int) -> Assignment:
+    """Assign the `labelled` rows of `--data`; `stratify_by` (rows,) are the classes of all. See `split_table`."""
     config, split, path = tables.config, tables.columns.split, tables.train.path
     assigned = Assignment(np.full(len(tables.train), -1, dtype=np.int8))
     assigned.parts[labelled] = TRAIN

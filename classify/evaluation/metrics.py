@@ -128,7 +128,7 @@ def write_metrics(
     unseen: tuple[Scores, Baseline | None, MajorityBaseline] | None,
     **entries: Any,
 ) -> None:
-    """Write metrics.json of a run or an evaluation, with these `entries`.
+    """Write metrics.json of a run or an evaluation, with these `entries`, among them "eval", "test" and "baseline".
 
     `unseen` are the scores of model and baselines on the rows whose text was not trained on, where these are some.
     """

@@ -32,7 +32,8 @@ _STEPS = 20
 class ScoredRows:
     """Hashes (rows,) of the texts, targets (rows, ...), calibrated logits (rows, outputs) and predictions.
 
-    `predicted` are the model's predictions, `baseline` the baseline's, if any; both have the form of the targets.
+    `predicted` are the model's predictions, None for those that its logits say, `baseline` the baseline's, if any; both
+    have the form of the targets.
     `trained` (rows,): whether the model has trained on the text.
     """
 

@@ -169,8 +169,9 @@ def agree_on_precision(precision: Precision, world: World, before: str | None, w
             return precision
         if before in ("bf16", "fp32"):
             return cpu_default(before, "as in the resumed run")
-        is_slow = width is None or world.all_reduce_any(not has_bf16_instructions())
-        return precision if is_slow or width is None else choose_cpu_precision(width)
+        if width is None or world.all_reduce_any(not has_bf16_instructions()):
+            return precision
+        return choose_cpu_precision(width)
     some_lack_it = world.all_reduce_any(accelerator.has_bf16() is False)
     if not precision.automatic:
         return precision

@@ -60,7 +60,9 @@ def refusal(request: Request, token: str | None) -> Response | None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # The bytes of a header, which starlette decodes as latin-1.
         is_right = scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
-        if is_right or request.url.path in _OPEN:
+        # Not of `request.url`, which older versions of starlette read from the header Host.
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        if is_right or path in _OPEN:
             return None
         detail = "expected the header Authorization: Bearer TOKEN"
         return JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})

@@ -47,7 +47,10 @@ def _read(source: Source, options: ReadOptions) -> tuple[Records, str, list[int]
     with source.open() as stream:
         text = encoding.decode(stream.read(), source.path)
     try:
-        return *_find_records(json.loads(text), source.path), None, []
+        content = json.loads(text)
+        if "\n" not in text.strip() and isinstance(content, dict) and not any(map(_is_nested, content.values())):
+            return [content], "JSON Lines", [1], []
+        return *_find_records(content, source.path), None, []
     except (ValueError, RecursionError) as error:  # of a file with an object in each line it comes at the second one
         reason = error
     objects, bad = dict[int, Mapping[str, Any]](), list[int]()
@@ -74,6 +77,10 @@ def _read(source: Source, options: ReadOptions) -> tuple[Records, str, list[int]
     return list(objects.values()), "JSON Lines", list(objects), bad
 
 
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
 def _parse(line: str) -> Any:
     try:
         return json.loads(line)
@@ -97,14 +104,8 @@ def _find_records(content: Any, path: str) -> tuple[Records, str]:
             and all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns)
         ):
             return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)], "JSON, columns"
-        if not all(isinstance(value, list) for value in columns) and not any(map(_is_nested, columns)):
-            return [content], "JSON, one record"
     got = json.dumps(content, ensure_ascii=False)[:EXCERPT]
     raise InputError(f"{path}: {_EXPECTED}. Got {got} instead.")
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, dict) or _are_records(value)
 
 
 def _are_records(value: Any) -> bool:

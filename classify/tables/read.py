@@ -48,7 +48,7 @@ def _read_one(path: str, flag: str, options: ReadOptions) -> Table:
         if format is None:
             _refuse_folder(source)
         unused = [name for name in options.given if name not in format.takes | options.inherited]
-        if unused and flag == "--data":  # for the others it may be of use to that one alone
+        if unused and flag == "--data":  # beside it, a flag may be meant for --data alone
             name = "no-header" if options.header is False and unused[0] == "header" else unused[0].replace("_", "-")
             raise InputError(f"{path}: --{name} has no effect on such a table; drop it.")
         table = format.read(source, options)

@@ -354,7 +354,8 @@ def rename_alike(table: Table, columns: Sequence[str]) -> Table:
     new = {found: name for name in columns if (found := find_column(table, name)) is not None and found != name}
     if not new or not table.has_names:
         return table
-    return table.with_arrow(table.arrow.rename_columns([new.get(column, column) for column in table.columns]))
+    names = [new.get(column, column) for column in table.arrow.column_names]
+    return table.with_arrow(table.arrow.rename_columns(names))
 
 
 def require_columns(table: Table, flags: dict[str, str]) -> None:

@@ -21,6 +21,7 @@ SPLITS = ("train", "eval", "test")
 NO_COLUMN = "none"
 # A column with more different values holds something else than splits.
 _MOST_SPLITS = 10
+# Rows by which a column of texts is told from one of names.
 _FIRST_ROWS = 1_000
 _TRAIN = SPLITS.index("train")
 # Spaces and invisible characters around a name, as web pages and spreadsheets leave them.

@@ -6,6 +6,7 @@ converted.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -69,13 +70,14 @@ def rename_columns(table: Table, added: Sequence[str]) -> list[str]:
 
 
 def _read_as(value: str, old: Any) -> Any:
-    """A new cell in the type of the `old` one: a text, or what JSON reads, such as a number or a list."""
-    if isinstance(old, str):
+    """A new cell as what JSON reads, such as a number or a list, where the `old` one was no text, or as a text."""
+    if old is None or isinstance(old, str):
         return value
     try:
-        return json.loads(value)
+        read = json.loads(value)
     except ValueError:
         return value
+    return read if as_text(read) == value else value
 
 
 def rows_of(table: Table, rows: npt.NDArray[np.int64], added: Added) -> Iterator[list[str]]:
@@ -131,8 +133,10 @@ def write_json_lines(path: Path, table: Table, rows: npt.NDArray[np.int64], adde
             own = {names.get(key, key): value for key, value in own.items()}
             values = dict(zip(added.names, added.typed(cells[len(names) :]), strict=True))
             for name, changed in added.replaced.items():
-                if row in changed:
-                    values[name] = _read_as(changed[row], own.get(name))
+                if name not in own:  # a nested one: all rows get it, or readers would find it empty in the others
+                    values[name] = cells[table.columns.index(name)]
+                elif row in changed:
+                    values[name] = _read_as(changed[row], own[name])
             file.write(json.dumps(own | values, ensure_ascii=False) + "\n")
 
 
@@ -141,8 +145,11 @@ def write_parquet(path: Path, table: Table, rows: npt.NDArray[np.int64], added: 
     typed = table.arrow.select(table.columns)
     if table.original is not None and table.form.startswith(("Parquet", "Arrow")):
         typed = table.original()
+    if not {*added.replaced} <= {*typed.column_names}:  # of nested columns
+        typed = table.arrow.select(table.columns)
     for name, changed in added.replaced.items():
-        typed = typed.set_column(typed.column_names.index(name), name, _replace(typed.column(name), changed))
+        column = _replace(typed.column(name), table.column(name), changed)
+        typed = typed.set_column(typed.column_names.index(name), name, column)
     if len(rows) < len(table):
         typed = typed.take(pyarrow.array(rows.tolist(), pyarrow.int64()))
     renamed = dict(zip(table.columns, rename_columns(table, added.names), strict=True))
@@ -156,15 +163,16 @@ def write_parquet(path: Path, table: Table, rows: npt.NDArray[np.int64], added: 
         pyarrow.parquet.write_table(whole, file, compression="zstd")
 
 
-def _replace(column: pyarrow.ChunkedArray, changed: Mapping[int, str]) -> pyarrow.Array:
-    """A column with some cells changed, of its type if that holds the new ones, else of texts."""
-    cells = column.to_pylist()
+def _replace(column: pyarrow.ChunkedArray, texts: Sequence[str], changed: Mapping[int, str]) -> pyarrow.Array:
+    """A column with some of its cells, as `texts`, changed: of its type if that holds all of them, else of texts."""
+    cells, expected = column.to_pylist(), list(texts)
     for row, value in changed.items():
-        cells[row] = _read_as(value, cells[row])
-    try:
-        return pyarrow.array(cells, column.type)
-    except pyarrow.ArrowException:
-        return to_arrow(map(as_text, cells))
+        cells[row], expected[row] = _read_as(value, cells[row]), value
+    with contextlib.suppress(pyarrow.ArrowException, OverflowError):
+        typed = pyarrow.array(cells, column.type)
+        if list(map(as_text, typed.to_pylist())) == expected:
+            return typed
+    return to_arrow(expected)
 
 
 def write_workbook(path: Path, table: Table, rows: npt.NDArray[np.int64], added: Added) -> None:
@@ -210,7 +218,8 @@ def _add_to_workbook(path: Path, table: Table, original: IO[bytes], added: Added
     if table.has_names:
         renamed = dict(zip(table.columns, rename_columns(table, added.names), strict=True))
         for cell in sheet[header]:
-            cell.value = renamed.get(cell.value, cell.value)
+            if (new := renamed.get(cell.value, cell.value)) != cell.value:  # a merged cell cannot be set
+                cell.value = new
         for place, name in enumerate(added.names):
             _fill(sheet.cell(header, first + place), name)
     for number, values in zip(numbers, map(added.typed, added.cells), strict=True):

@@ -102,7 +102,6 @@ def check(
         _check_standard_input(config, launch)
         extends = config.model.head in ("auto", "probe") and config.training.keep_features > 0
         kept = KeptFeatures.read(config.model.model) if extends else None
-        config = config if kept is None else _keep_out_of_scope(config)
         tables = read_tables(config.data, in_memory)
         tables = tables if kept is None else replace(tables, known_labels=kept.labels)
         task = recognize(tables)
@@ -162,6 +161,10 @@ def apply_recipe(inputs: RunInputs) -> RunInputs:
     findings += [*chosen, *(verdict.finding() for verdict in inputs.verdicts)]
     added = [*PredictionColumns(task).names, *([FOLD_COLUMN] if splits.num_folds else [])]
     written = [split.table for split in (splits.scored, *splits.unlabelled.values())]
+    earlier = None if inputs.kept is None else read_settings(config.model.name).get("in_scope")
+    if earlier is not None and config.data.out_of_scope_label is None:
+        again = f"add --out-of-scope-label {shlex.quote(earlier['label'])} to keep that"
+        findings.append(note(f"{config.model.name} knows texts of no class, this model does not; {again}"))
     noted = [
         *([f"no effect in this program: {', '.join(config.ignored)}"] if config.ignored else []),
         *_note_trained_rows(config.model.model, splits),
@@ -303,14 +306,6 @@ def _extend(kept: KeptFeatures, task: Task, tables: InputTables) -> KeptFeatures
     return None if known == of_rows == {*task.labels} else kept.rename(classes.of, task.labels)
 
 
-def _keep_out_of_scope(config: RunConfig) -> RunConfig:
-    """The settings with the --out-of-scope-label of an earlier run, unless another is given."""
-    scope = read_settings(str(config.model.model)).get("in_scope")
-    if scope is None or config.data.out_of_scope_label is not None:
-        return config
-    return config.with_default("out_of_scope_label", scope["label"], "model")
-
-
 def _check_extension(config: RunConfig, texts: TextColumns) -> None:
     """Raise InputError for settings under which the classes of the earlier run would be lost."""
     teacher, level = config.data.teacher, config.training.opt_level
@@ -321,8 +316,8 @@ def _check_extension(config: RunConfig, texts: TextColumns) -> None:
     pooling = resolve_model(config.model.name, download=False).pooling
     if config.model.pooling not in ("auto", pooling):
         raise InputError(
-            f"--pooling {config.model.pooling}: --model {config.model.name} keeps features of {pooling} pooling; "
-            f"drop the flag, or {without}."
+            f"--pooling {config.model.pooling}: --model {config.model.name} keeps features of its own pooling; drop the "
+            f"flag, or {without}."
         )
     if teacher not in (None, SELF_TEACHER, NO_TEACHER) and not is_result_folder(str(teacher)):
         raise InputError(

@@ -98,7 +98,7 @@ class Parts:
         if task.columns and (self.loss is not None or self.metrics):
             raise InputError("loss and metrics: functions from Python are for one label column; name one.")
         known = {*task.scores.selection, "loss", "rows", "per_class", "method", "thresholds", "unseen"}
-        known |= {"levels", "step", "epoch"}
+        known |= {"levels", "step", "epoch", "collapsed"}
         if taken := sorted(name for name in self.metrics if name in known or name.endswith("_interval")):
             raise InputError(f"metrics: {taken[0]!r} is a name of the program's; give yours another.")
         settings = {
@@ -129,7 +129,7 @@ NO_PARTS = Parts()
 
 
 class GivenLoss(Loss):
-    """A function's losses of rows, summed; the mean over a step is the same on any number of ranks."""
+    """A function's losses of rows; the mean over a step is the same on any number of ranks."""
 
     def __init__(self, function: LossFunction, own: Loss):
         self._function, self._own = function, own

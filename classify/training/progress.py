@@ -108,7 +108,7 @@ class Progress:
         """
         begins = self.last_eval is None or self.last_eval["step"] == 0  # it may take some epochs to pass the start
         collapsed = collapsed and self.step > 0
-        self.last_eval = {"step": self.step, "epoch": epoch, "collapsed": collapsed, **scores}
+        self.last_eval = {"step": self.step, "epoch": epoch, **scores, "collapsed": collapsed}
         better = self.best is None or _rank(self.last_eval, metric) > _rank(self.best, metric)
         self.epochs_without_improvement = 0 if better or begins else self.epochs_without_improvement + 1
         if better:

@@ -61,13 +61,9 @@ def test_json_that_is_no_table(tmp_path: Path, content: str, message: str) -> No
 
 
 def test_one_record_is_a_row(tmp_path: Path) -> None:
-    for content in (
-        '{"text": "a", "tags": ["x"]}\n',
-        '{\n"text": "a",\n"tags": ["x"]\n}',
-        '[{"text": "a", "tags": ["x"]}]',
-    ):
+    for content in ('{"text": "a", "n": 1}\n', '[{"text": "a", "n": 1}]'):
         table = read_table(dump(tmp_path, content, "my.jsonl"))
-        assert [table.column(name) for name in ("text", "tags")] == [["a"], ['["x"]']]
+        assert [table.column(name) for name in ("text", "n")] == [["a"], ["1"]]
 
 
 def test_lines_that_are_no_objects_can_be_skipped(tmp_path: Path) -> None:

@@ -120,6 +120,28 @@ def test_a_changed_cell_keeps_the_type_of_the_others(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_changed_labels_of_nested_records_and_class_numbers(tmp_path: Path) -> None:
+    """Readers take the names of a feature for its numbers; a nested label is a column of its own."""
+    (tmp_path / "in.jsonl").write_text(
+        "".join(f'{{"text": "t{n}", "meta": {{"label": "{n % 2}"}}}}\n' for n in range(3))
+    )
+    write_format, changed = WRITERS[".jsonl"], Added((), [(), (), ()], replaced={"meta.label": {1: "0"}})
+    write_format(tmp_path / "out.jsonl", read_table(str(tmp_path / "in.jsonl")), np.arange(3), changed)
+    assert read_table(str(tmp_path / "out.jsonl")).column("meta.label") == ["0", "0", "0"]
+    features = {
+        "text": {"dtype": "string", "_type": "Value"},
+        "label": {"names": ["neg", "pos"], "_type": "ClassLabel"},
+    }
+    table = pyarrow.table({"text": ["a", "b", "c"], "label": [0, 1, 0], "n": [1, 2, 3]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(table, tmp_path / "in.parquet")
+    assert read_table(str(tmp_path / "in.parquet")).column("label") == ["neg", "pos", "neg"]
+    changed = Added((), [(), (), ()], replaced={"label": {1: "neg"}, "n": {0: "1.5"}})
+    WRITERS[".parquet"](tmp_path / "out.parquet", read_table(str(tmp_path / "in.parquet")), np.arange(3), changed)
+    written = read_table(str(tmp_path / "out.parquet"))
+    assert [written.column("label"), written.column("n")] == [["neg"] * 3, ["1.5", "2", "3"]]
+
+
 @pytest.mark.parametrize("ending", WRITERS)
 def test_predictions_of_predictions_have_names_of_their_own(tmp_path: Path, ending: str) -> None:
     (tmp_path / "in.csv").write_text("text,predicted_label,predicted_label_input\none,a,b\ntwo,c,d\n")
@@ -134,10 +156,11 @@ def test_an_empty_row_below_the_header_of_a_workbook(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     for row in (["text", "n"], [None, None], ["one text", 1], ["another text", 2]):
         book.active.append(row)  # type: ignore[union-attr]
+    book.active.merge_cells("C1:D1")  # type: ignore[union-attr]
     book.save(tmp_path / "in.xlsx")
     write(tmp_path / "out.xlsx", read_table(str(tmp_path / "in.xlsx")))
     sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
-    assert [cell.value for cell in sheet[1]] == ["text", "n", *NAMES]  # type: ignore[index]
+    assert [cell.value for cell in sheet[1]] == ["text", "n", None, None, *NAMES]  # type: ignore[index]
     assert read_table(str(tmp_path / "out.xlsx")).column("predicted_label") == ["a", "=b"]
 
 

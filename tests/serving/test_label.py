@@ -133,8 +133,11 @@ def test_the_page_asks_for_the_token() -> None:
 def test_a_run_goes_on_with_its_classes(folder: Path, model_folder: Path) -> None:
     table = tiny.write_table(folder / "old.csv", tiny.table_rows(60, seed=4))
     run = train(make_config(model_folder, table, folder / "run", num_train_epochs=1.0, folds=0))
-    with start_server("label", "--data", "texts.csv", "--model", str(run), "--out", "more.csv", folder=folder) as one:
-        state = one.ask("POST", "/next?tab=one", {})[1]
+    (folder / "token").write_text("secret\n")
+    words = ["label", "--data", "texts.csv", "--model", str(run), "--out", "more.csv", "--token-file", "token"]
+    with start_server(*words, folder=folder) as one:
+        assert one.ask("POST", "/next?tab=one", {})[0] == 401
+        state = one.ask("POST", "/next?tab=one", {}, Authorization="Bearer secret")[1]
         assert [label for label, _ in state["question"]["likely"]] == LABELS
         assert sum(share for _, share in state["question"]["likely"]) == pytest.approx(1, abs=1e-5)
 

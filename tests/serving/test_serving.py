@@ -210,6 +210,7 @@ def test_a_token(finished: Path, tmp_path: Path, capsys: Any) -> None:
             assert server.ask("POST", "/predict", body, Authorization=f"{scheme} secret")[0] == 200
         assert server.ask("GET", "/health")[0] == 200
         assert server.ask("GET", "/metrics")[0] == 401
+        assert server.ask("GET", "/metrics", Host="localhost/health?")[0] in (400, 401)
         assert server.ask("POST", "/predict", body, Authorization="Bearer secret", Host="elsewhere.example")[0] == 200
     assert main(["serve", "--model", str(finished), "--host", "0.0.0.0"]) == 2
     assert "give --token-file" in capsys.readouterr().err

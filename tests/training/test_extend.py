@@ -154,7 +154,7 @@ def test_what_would_lose_the_earlier_classes_is_refused(earlier: Path, model_fol
     ]
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("text,second,label\n" + "".join(f"{text},{text} again,{label}\n" for text, label in NEW))
-    said = "--teacher .* would not know|--opt-level O2: half weights|features of (first pooling|single texts)"
+    said = "--teacher .* would not know|--opt-level O2: half weights|features of (its own pooling|single texts)"
     for changes in refused:
         of_pairs = "text_pair_column" in changes
         with pytest.raises(InputError, match=said):
@@ -176,8 +176,9 @@ def test_features_of_the_earlier_classes_are_in_scope(earlier: Path, tmp_path: P
     assert kept is not None
     similar = normalize(kept.features.astype(np.float32)) @ scope.examples.astype(np.float32).T
     np.testing.assert_allclose(similar.max(axis=1), 1, atol=1e-2)
-    later = check(make_config(folder, tiny.write_table(tmp_path / "old.csv", OLD), tmp_path / "later", **SETTINGS))
-    assert later.config.data.out_of_scope_label == "none"
+    cards = tiny.write_table(tmp_path / "cards.csv", make_rows(40, "card"))
+    later = check(make_config(folder, cards, tmp_path / "later", **SETTINGS))
+    assert any("add --out-of-scope-label none to keep that" in finding.text for finding in later.findings)
 
 
 def test_no_baseline_that_knows_the_new_classes_alone(
