@@ -316,8 +316,8 @@ def _check_extension(config: RunConfig, texts: TextColumns) -> None:
     pooling = resolve_model(config.model.name, download=False).pooling
     if config.model.pooling not in ("auto", pooling):
         raise InputError(
-            f"--pooling {config.model.pooling}: --model {config.model.name} keeps features of its own pooling; drop the "
-            f"flag, or {without}."
+            f"--pooling {config.model.pooling}: --model {config.model.name} keeps features of its own pooling; "
+            f"drop the flag, or {without}."
         )
     if teacher not in (None, SELF_TEACHER, NO_TEACHER) and not is_result_folder(str(teacher)):
         raise InputError(
