@@ -25,9 +25,9 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each head that is fitted."""
     sizes, fit = list[int](), Head.fit
 
-    def record(head: Head, features: Any, *rest: Any, **more: Any) -> Any:
-        sizes.append(len(features))
-        return fit(head, features, *rest, **more)
+    def record(head: Head, rows: Any, *rest: Any, **more: Any) -> Any:
+        sizes.append(len(rows.targets))
+        return fit(head, rows, *rest, **more)
 
     monkeypatch.setattr(Head, "fit", record)
     return sizes
